@@ -1,0 +1,121 @@
+"""Loads settings and knows none: defaults, then a TOML recipe, then `key=value`, strict; JSON out."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from transduce.errors import SettingsError
+
+
+class Settings(BaseModel):
+    """A frozen group of settings; it stands in the file that uses it.
+
+    Unknown keys are refused, and so are types that need a conversion (`True` for 1, `"8"` for 8).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(kind: type[S], recipe: Path | None = None, overrides: Sequence[str] = ()) -> S:
+    """Read settings of one kind: its defaults, then the recipe, then `a.b=value` overrides.
+
+    Raises:
+        SettingsError: no such recipe, not TOML, an unknown key (the nearest is named), a wrong value.
+    """
+    tree: dict[str, Any] = {}
+    if recipe is not None:
+        tree = _read_toml(recipe)
+        _check_keys(kind, tree, where=f"{recipe}: ")
+    for override in overrides:
+        _apply(kind, tree, override)
+    return validate(kind, tree)
+
+
+def validate(kind: type[S], tree: Mapping[str, Any]) -> S:
+    """Make settings of a tree of plain values.
+
+    Raises:
+        SettingsError: an unknown key or a wrong value, by its dotted name.
+    """
+    _check_keys(kind, tree, where="")
+    try:
+        # JSON mode: a list is a tuple, a string is a path; True is still no number.
+        return kind.model_validate_json(json.dumps(tree))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        message = first["msg"][0].lower() + first["msg"][1:]
+        raise SettingsError(f"{name} = {first['input']!r}: {message}") from None
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Name the settings in which two trees differ, each as `a.b was 1, is 2`."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    return [
+        f"{name} was {before.get(name)!r}, is {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from None
+
+
+def _apply(kind: type[Settings], tree: dict[str, Any], override: str) -> None:
+    """Put `a.b=value` into the tree; the value is TOML, and text needs no quotes."""
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise SettingsError(f"--set {override}: a setting is written key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *sections, name = key.strip().split(".")
+    nested: Any = value
+    for part in reversed([*sections, name]):
+        nested = {part: nested}
+    _check_keys(kind, nested, where="--set ")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[name] = value
+
+
+def _check_keys(
+    kind: type[Settings], tree: Mapping[str, Any], *, where: str, path: str = ""
+) -> None:
+    for key, value in tree.items():
+        field = kind.model_fields.get(key)
+        if field is None:
+            near = difflib.get_close_matches(key, kind.model_fields, n=1)
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"known: {', '.join(kind.model_fields)}"
+            )
+            raise SettingsError(f"{where}unknown setting {path}{key}, {hint}")
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            if not isinstance(value, Mapping):
+                raise SettingsError(
+                    f"{where}{path}{key} is a group of settings, write {path}{key}.NAME"
+                )
+            _check_keys(field.annotation, value, where=where, path=f"{path}{key}.")

@@ -1,0 +1,1 @@
+"""Data: encoded pairs on disk, and which of them go together."""

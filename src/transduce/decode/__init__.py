@@ -1,0 +1,1 @@
+"""Search: from a model to text."""

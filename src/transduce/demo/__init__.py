@@ -1,0 +1,1 @@
+"""The embedded default: a generated corpus and the steps of `transduce demo`."""

@@ -1,0 +1,50 @@
+"""The errors a user can cause: each says what is wrong, where, and what to do.
+
+    TransduceError               the command line prints it as one line and exits with 2
+    ├── DataError                text files: missing, not UTF-8, unequal counts, nothing left
+    ├── TokenizerError           a subword model that cannot be trained, read or fitted
+    ├── SettingsError            an unknown key, a wrong type, values that contradict each other
+    ├── BundleError              a folder that is not a usable model
+    ├── RunError                 a training run that cannot start, go on, or be resumed
+    ├── DeviceError              a device or precision that this machine lacks
+    └── AttentionError           (also a ValueError) shapes, masks or rows attention is undefined for
+    Stopped                      not an error: a training was asked to stop and has saved (exit 75)
+
+What only a bug can cause is an assert. SettingsError is no ValueError: pydantic would swallow it.
+"""
+
+
+class TransduceError(Exception):
+    """Anything that the user can mend; its text is one line."""
+
+
+class DataError(TransduceError):
+    """Text files that cannot be used as they are."""
+
+
+class TokenizerError(TransduceError):
+    """A subword model that cannot be trained, read or fitted."""
+
+
+class SettingsError(TransduceError):
+    """Settings that are unknown, of a wrong type, or contradict each other."""
+
+
+class BundleError(TransduceError):
+    """A folder that is not a usable model directory."""
+
+
+class RunError(TransduceError):
+    """A training run that cannot start, go on, or be resumed."""
+
+
+class DeviceError(TransduceError):
+    """A device or a precision that this machine does not have."""
+
+
+class AttentionError(TransduceError, ValueError):
+    """Shapes, masks or rows for which attention is not defined."""
+
+
+class Stopped(Exception):  # noqa: N818 - it is no error
+    """A training run was asked to stop; it has saved and can be started again."""

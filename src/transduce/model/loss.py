@@ -1,0 +1,34 @@
+"""Label-smoothed cross-entropy as a sum over real tokens; training, tracing and scoring use it.
+
+Letters of the shapes: b sentences, t target positions, V the target vocabulary.
+"""
+
+from typing import NamedTuple
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transduce.model.config import PAD
+
+
+class Loss(NamedTuple):
+    """Sums over the real tokens: the smoothed loss to train with, the plain one to report (nats)."""
+
+    smoothed: Float[Tensor, ""]
+    plain: Float[Tensor, ""]
+
+
+def smoothed_loss(
+    logits: Float[Tensor, "b t V"], labels: Int[Tensor, "b t"], smoothing: float
+) -> Loss:
+    """Cross-entropy against (1 - smoothing) on the label and smoothing / V on each of all V classes.
+
+    Padding labels count for nothing; a batch of only padding has loss 0. Perplexity is
+    exp(plain / tokens). Source: section 5.4; Szegedy et al. 2016, section 7, whose prior is uniform
+    over all classes, the label's among them.
+    """
+    real = labels != PAD
+    log_probs = logits[real].float().log_softmax(-1)
+    plain = -log_probs.gather(-1, labels[real][:, None]).sum()
+    spread = -log_probs.sum() / logits.shape[-1]
+    return Loss((1 - smoothing) * plain + smoothing * spread, plain)

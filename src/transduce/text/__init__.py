@@ -1,0 +1,1 @@
+"""Text: parallel files and the subword model."""

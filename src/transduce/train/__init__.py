@@ -1,0 +1,1 @@
+"""Training: from settings to a model directory."""
