@@ -1,4 +1,4 @@
-"""Loads settings and knows none: defaults, then a TOML recipe, then `key=value`, strict; JSON out."""
+"""Loads settings and knows none: defaults, then a TOML recipe, then `key=value`; strict."""
 
 import difflib
 import json
@@ -28,14 +28,15 @@ def load(kind: type[S], recipe: Path | None = None, overrides: Sequence[str] = (
     """Read settings of one kind: its defaults, then the recipe, then `a.b=value` overrides.
 
     Raises:
-        SettingsError: no such recipe, not TOML, an unknown key (the nearest is named), a wrong value.
+        SettingsError: no recipe, not TOML, an unknown key (the nearest is named), a wrong value.
     """
     tree: dict[str, Any] = {}
     if recipe is not None:
         tree = _read_toml(recipe)
         _check_keys(kind, tree, where=f"{recipe}: ")
     for override in overrides:
-        _apply(kind, tree, override)
+        _apply(tree, override)
+        _check_keys(kind, tree, where="--set ")
     return validate(kind, tree)
 
 
@@ -83,7 +84,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not TOML: {error}") from None
 
 
-def _apply(kind: type[Settings], tree: dict[str, Any], override: str) -> None:
+def _apply(tree: dict[str, Any], override: str) -> None:
     """Put `a.b=value` into the tree; the value is TOML, and text needs no quotes."""
     key, equals, text = override.partition("=")
     if not equals:
@@ -93,13 +94,10 @@ def _apply(kind: type[Settings], tree: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text
     *sections, name = key.strip().split(".")
-    nested: Any = value
-    for part in reversed([*sections, name]):
-        nested = {part: nested}
-    _check_keys(kind, nested, where="--set ")
+    branch = tree
     for section in sections:
-        tree = tree.setdefault(section, {})
-    tree[name] = value
+        branch = branch.setdefault(section, {})
+    branch[name] = value
 
 
 def _check_keys(

@@ -7,7 +7,7 @@
     ├── BundleError              a folder that is not a usable model
     ├── RunError                 a training run that cannot start, go on, or be resumed
     ├── DeviceError              a device or precision that this machine lacks
-    └── AttentionError           (also a ValueError) shapes, masks or rows attention is undefined for
+    └── AttentionError           (also a ValueError) shapes or masks without a distribution
     Stopped                      not an error: a training was asked to stop and has saved (exit 75)
 
 What only a bug can cause is an assert. SettingsError is no ValueError: pydantic would swallow it.
@@ -46,5 +46,5 @@ class AttentionError(TransduceError, ValueError):
     """Shapes, masks or rows for which attention is not defined."""
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
+class Stopped(Exception):
     """A training run was asked to stop; it has saved and can be started again."""

@@ -1,9 +1,9 @@
 """What decoding token by token keeps: keys and values of the prefix and of the memory.
 
-Letters of the shapes: b sentences, r rows (b x width, grouped by sentence), h heads, s source positions.
+Letters of the shapes: b sentences, r rows (b x width, grouped by sentence), h heads, s source
+positions, t target positions.
 """
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 

@@ -24,8 +24,8 @@ class TransformerConfig(Settings):
     target_vocab_size: int = Field(37_000, gt=UNK)
     d_model: int = Field(512, gt=0)
     heads: int = Field(8, gt=0)
-    d_k: int = Field(0, gt=0)
-    d_v: int = Field(0, gt=0)
+    d_k: int = Field(64, gt=0)
+    d_v: int = Field(64, gt=0)
     encoder_layers: int = Field(6, gt=0)
     decoder_layers: int = Field(6, gt=0)
     d_ff: int = Field(2048, gt=0)
@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "D-dropout-0.2": {"dropout": 0.2},
     "E-learned": {"positions": "learned"},
 }
-"""What each named size changes in the defaults above (the label-smoothing rows of Table 3 are training)."""
+"""What each named size changes in the defaults above (label smoothing is a matter of training)."""
 
 
 def preset(name: str, vocab_size: int, **changes: Any) -> TransformerConfig:  # noqa: ANN401
@@ -101,4 +101,4 @@ def preset(name: str, vocab_size: int, **changes: Any) -> TransformerConfig:  # 
     if name not in PRESETS:
         raise SettingsError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
     sizes = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size}
-    return TransformerConfig(**(sizes | PRESETS[name] | changes))
+    return TransformerConfig.model_validate(sizes | PRESETS[name] | changes)

@@ -12,7 +12,7 @@ from transduce.model.config import PAD
 
 
 class Loss(NamedTuple):
-    """Sums over the real tokens: the smoothed loss to train with, the plain one to report (nats)."""
+    """Sums over real tokens, in nats: the smoothed loss to train with, the plain one to report."""
 
     smoothed: Float[Tensor, ""]
     plain: Float[Tensor, ""]
@@ -21,7 +21,7 @@ class Loss(NamedTuple):
 def smoothed_loss(
     logits: Float[Tensor, "b t V"], labels: Int[Tensor, "b t"], smoothing: float
 ) -> Loss:
-    """Cross-entropy against (1 - smoothing) on the label and smoothing / V on each of all V classes.
+    """Cross-entropy against 1 - smoothing on the label plus smoothing / V on each of all V classes.
 
     Padding labels count for nothing; a batch of only padding has loss 0. Perplexity is
     exp(plain / tokens). Source: section 5.4; Szegedy et al. 2016, section 7, whose prior is uniform

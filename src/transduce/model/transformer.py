@@ -1,13 +1,14 @@
-"""The paper's section 3 in reading order: attention, heads, feed-forward, embedding, layers, the whole.
+"""The paper's section 3 in reading order: attention, heads, feed-forward, embedding, layers, all.
 
-Letters of the shapes: b sentences, s source positions, t target positions, q queries, k keys, h heads,
-d d_model, f d_ff, r rows of a search (sentences x width), V the target vocabulary.
+Letters of the shapes: b sentences, s source positions, t target positions, q queries, k keys,
+h heads, d d_model, f d_ff, r rows of a search (sentences x width), V the target vocabulary.
 
 A mask is boolean and True means "may attend". Masks are made here, from the ids.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -194,7 +195,7 @@ class Embedding(nn.Module):
         """Look up ids whose first stands at position `start`."""
         if start + ids.shape[1] > len(self.positions):
             raise AttentionError(
-                f"{start + ids.shape[1]} positions, but the model has max_length = {len(self.positions)}"
+                f"{start + ids.shape[1]} positions are over max_length = {len(self.positions)}"
             )
         positions = self.positions[start : start + ids.shape[1]]
         return self.dropout(self.table(ids) * self.scale + positions)
@@ -274,8 +275,11 @@ class Transformer(nn.Module):
         )
         self.source_embedding = Embedding(config, source_table)
         self.target_embedding = Embedding(config, target_table)
-        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        encoder = [EncoderLayer(config) for _ in range(config.encoder_layers)]
+        decoder = [DecoderLayer(config) for _ in range(config.decoder_layers)]
+        # A ModuleList does not say what it holds; these do.
+        self.encoder = cast(list[EncoderLayer], nn.ModuleList(encoder))
+        self.decoder = cast(list[DecoderLayer], nn.ModuleList(decoder))
         if config.norm == "pre":  # post-norm ends each layer with a norm, and needs none here
             self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
             self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
@@ -289,7 +293,7 @@ class Transformer(nn.Module):
     def encode(
         self, source: Int[Tensor, "b s"]
     ) -> tuple[Float[Tensor, "b s d"], Bool[Tensor, "b 1 1 s"]]:
-        """Make the memory of source ids (EOS at the end, then PAD), and the mask of its real positions."""
+        """Make the memory of source ids (EOS last, then PAD), and the mask of real positions."""
         source_mask = (source != PAD)[:, None, None, :]
         x = self.source_embedding(source)
         for layer in self.encoder:
@@ -302,7 +306,7 @@ class Transformer(nn.Module):
         memory: Float[Tensor, "b s d"],
         memory_mask: Bool[Tensor, "b 1 1 s"],
     ) -> Float[Tensor, "b t V"]:
-        """Score the next token at each position of a whole target (BOS first, then PAD at the end)."""
+        """Score the next token at each position of a whole target (BOS first, PAD at its end)."""
         length = decoder_input.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=memory.device).tril()
         target_mask = causal & (decoder_input != PAD)[:, None, None, :]
@@ -364,32 +368,32 @@ def initialise(model: Transformer) -> None:
     | other matrices            | Glorot uniform                                            |
     | biases; norms             | 0; scale 1, shift 0 (PyTorch's default)                   |
     """
-    d_model = model.config.d_model
-
-    def glorot(*layers: nn.Linear) -> None:
-        """Draw several matrices as if they were one beside the other."""
-        bound = math.sqrt(6 / (layers[0].in_features + sum(layer.out_features for layer in layers)))
-        for layer in layers:
-            layer.weight.uniform_(-bound, bound)
-            if layer.bias is not None:
-                layer.bias.zero_()
-
-    if model.config.tie == "none":
-        glorot(model.output)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            module.weight.normal_(0, d_model**-0.5)
+            module.weight.normal_(0, model.config.d_model**-0.5)
         elif isinstance(module, Embedding) and model.config.positions == "learned":
-            module.positions.normal_(0, d_model**-0.5)
-        elif isinstance(module, FeedForward):
-            glorot(module.inner)
-            glorot(module.outer)
-        elif isinstance(module, EncoderLayer | DecoderLayer):
+            module.positions.normal_(0, model.config.d_model**-0.5)
+        elif isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias.zero_()
+    for matrices in _drawn_as_one(model):
+        outputs = sum(matrix.out_features for matrix in matrices)
+        bound = math.sqrt(6 / (matrices[0].in_features + outputs))
+        for matrix in matrices:
+            matrix.weight.uniform_(-bound, bound)
+
+
+def _drawn_as_one(model: Transformer) -> Iterator[list[nn.Linear]]:
+    for module in model.modules():
+        if isinstance(module, EncoderLayer | DecoderLayer):
             inside = module.self_attention
-            glorot(inside.query, inside.key, inside.value)
-            glorot(inside.output)
+            yield [inside.query, inside.key, inside.value]
+            yield [inside.output]
             if isinstance(module, DecoderLayer):
                 across = module.cross_attention
-                glorot(across.query)
-                glorot(across.key, across.value)
-                glorot(across.output)
+                yield [across.query]
+                yield [across.key, across.value]
+                yield [across.output]
+            yield [module.feed_forward.inner]
+            yield [module.feed_forward.outer]
+    if model.config.tie == "none":
+        yield [model.output]
