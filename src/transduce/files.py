@@ -1,0 +1,62 @@
+"""Files that are whole or not there: written beside, flushed, renamed."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder beside `folder` to fill; at the end it takes that name, on disk and complete.
+
+    An error or a kill leaves nothing under the final name; what an earlier kill left is replaced.
+    """
+    beside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        for path in [*beside.rglob("*"), beside]:
+            _flush(path)
+        if folder.exists():
+            shutil.rmtree(folder)
+        beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    _flush(folder.parent)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small text file so that its name only ever shows all of the old or of the new."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    _flush(beside)
+    beside.replace(path)
+    _flush(path.parent)
+
+
+def link_whole(link: Path, target: str) -> None:
+    """Point a relative symbolic link elsewhere in one move."""
+    beside = link.with_name(f".{link.name}.part")
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(target)
+    beside.replace(link)
+    _flush(link.parent)
+
+
+def sha256(path: Path) -> str:
+    """Name a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file's bytes, or a folder's names, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
