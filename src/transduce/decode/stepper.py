@@ -1,0 +1,54 @@
+"""What search sees of a model: two verbs, `score` and `select`.
+
+Shapes: b sentences, s source positions, r rows (sentences x width, grouped by sentence), V target
+pieces.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from transduce.model.transformer import Transformer
+
+
+@runtime_checkable
+class Stepper(Protocol):
+    """The distribution of the next token, for many prefixes at once; each starts empty."""
+
+    def score(self, tokens: Int[Tensor, " r"]) -> Float[Tensor, "r V"]:
+        """Append one token a row; return the log-probabilities (nats, float32) of the next one.
+
+        The first call gets BOS in every row. The caller owns the result and may write into it.
+        """
+        ...
+
+    def select(self, rows: Int[Tensor, " r2"]) -> None:
+        """Make old row `rows[i]` the new row i; rows stay in their sentence, which may leave."""
+        ...
+
+
+class ModelStepper:
+    """A Transformer as a Stepper: the source is encoded once, keys and values are cached."""
+
+    @torch.inference_mode()
+    def __init__(
+        self, model: Transformer, source: Int[Tensor, "b s"], *, width: int, capacity: int
+    ) -> None:
+        """Encode `source` (ids + EOS, padded) and make room for `capacity` steps."""
+        memory, memory_mask = model.encode(source)
+        self._model = model
+        self._device = source.device
+        self._cache = model.start(memory, memory_mask, width=width, capacity=capacity)
+
+    @torch.inference_mode()
+    def score(self, tokens: Int[Tensor, " r"]) -> Float[Tensor, "r V"]:
+        """Append one token a row; a float32 log-softmax over all V, whatever the precision."""
+        logits = self._model.step(tokens.to(self._device), self._cache)
+        return torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+
+    @torch.inference_mode()
+    def select(self, rows: Int[Tensor, " r2"]) -> None:
+        """Reorder the cache, or let sentences leave it."""
+        self._cache.select(rows.to(self._device))

@@ -1,0 +1,301 @@
+import itertools
+
+import pytest
+import torch
+from tables import TableStepper, beam_by_hand, every_output, random_table
+
+from transduce.decode.beam import BeamOptions, best_extensions, search
+from transduce.decode.constraints import Constraints
+from transduce.decode.greedy import Hypothesis, length_penalty
+from transduce.decode.stepper import ModelStepper, Stepper
+from transduce.errors import SettingsError
+from transduce.model.config import BOS, EOS, UNK, TransformerConfig
+from transduce.model.transformer import Transformer
+
+LIMITS = [5, 9, 1, 7, 2, 12]
+PENALTIES = [0.0, 0.6, 1.0]
+
+
+def run(table, limits, *, prefixes=None, **options):
+    """Search sentences of a table; returns what was found and the stepper."""
+    settings = BeamOptions(**options)
+    stepper = TableStepper(table, len(limits), settings.size)
+    rules = Constraints(limits, min_length=settings.min_length, prefixes=prefixes)
+    return search(stepper, rules, settings), stepper
+
+
+def outputs(found: list[list[Hypothesis]]):
+    return [[(one.score, one.tokens) for one in hypotheses] for hypotheses in found]
+
+
+@pytest.mark.parametrize("alpha", PENALTIES)
+@pytest.mark.parametrize("grid", [0, 0.5, 2.0])
+@pytest.mark.parametrize(("k", "n"), [(2, 1), (3, 3), (5, 2)])
+def test_a_narrow_beam_is_the_one_by_hand_also_among_ties(k, n, grid, alpha):
+    for seed in range(6):
+        table = random_table(seed, grid=grid)
+        found, stepper = run(table, LIMITS, size=k, n_best=n, alpha=alpha)
+        by_hand = [
+            beam_by_hand(table, i, k=k, n=n, limit=limit, alpha=alpha)
+            for i, limit in enumerate(LIMITS)
+        ]
+        assert outputs(found) == [best for best, _ in by_hand]
+        # A sentence leaves in the step that ends it, and is never advanced after.
+        steps = [taken for _, taken in by_hand]
+        rows = [k * sum(t <= taken for taken in steps) for t in range(1, max(steps) + 1)]
+        assert stepper.rows_scored == rows
+
+
+@pytest.mark.parametrize("alpha", PENALTIES)
+def test_a_wide_beam_finds_the_best_of_all_outputs(alpha):
+    for seed in range(20):
+        table = random_table(seed)
+        found, _ = run(table, [4, 3], size=300, n_best=5, alpha=alpha)
+        for i, limit in enumerate([4, 3]):
+            best = every_output(table, i, limit=limit, alpha=alpha)[:5]
+            assert outputs(found)[i] == best
+
+
+@pytest.mark.parametrize("alpha", PENALTIES)
+def test_a_wide_beam_finds_the_best_of_all_outputs_of_a_transformer(small_models, alpha):
+    for model in small_models:
+        source = torch.tensor([[5, 4, 6, EOS], [6, 5, EOS, 0], [4, EOS, 0, 0]])
+        limit, k = 4, 30
+        stepper = ModelStepper(model, source, width=k, capacity=limit)
+        options = BeamOptions(size=k, n_best=3, alpha=alpha)
+        found = search(stepper, Constraints([limit] * 3), options)
+        for i, row in enumerate(source):
+            row = row[row != 0][None]
+            everything = [
+                (
+                    forced_log_prob(model, row, tokens) / length_penalty(len(tokens) + 1, alpha),
+                    tokens,
+                )
+                for length in range(limit)
+                for tokens in itertools.product(range(4, 7), repeat=length)
+            ]
+            best = sorted(everything, reverse=True)[:3]
+            assert [one.tokens for one in found[i]] == [tokens for _, tokens in best]
+            assert [one.score for one in found[i]] == pytest.approx([s for s, _ in best], abs=1e-4)
+
+
+@torch.no_grad()
+def forced_log_prob(model, source, tokens) -> float:
+    """Score an output by the model's whole forward pass: no cache, no search."""
+    logits = model(source, torch.tensor([[BOS, *tokens]]))[0]
+    return logits.log_softmax(-1)[range(len(tokens) + 1), [*tokens, EOS]].sum().item()
+
+
+@pytest.fixture(scope="module")
+def small_models():
+    models = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        config = TransformerConfig(
+            source_vocab_size=7, target_vocab_size=7, d_model=16, heads=2, d_ff=32,
+            encoder_layers=1, decoder_layers=2, max_length=32,
+        )  # fmt: skip
+        model = Transformer(config).eval()
+        with torch.no_grad():  # initial weights are nearly indifferent to what they read
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        models.append(model)
+    return models
+
+
+def test_the_cache_follows_the_beams(small_models):
+    source = torch.tensor([[5, 4, 6, EOS], [6, 5, EOS, 0]])
+    for model in small_models:
+        stepper = ModelStepper(model, source, width=4, capacity=12)
+        rules = Constraints([12, 12], min_length=9)
+        for row, hypotheses in zip(
+            source, search(stepper, rules, BeamOptions(size=4, n_best=4)), strict=True
+        ):
+            for one in hypotheses:
+                again = forced_log_prob(model, row[row != 0][None], one.tokens)
+                assert one.log_prob == pytest.approx(again, abs=1e-4)
+
+
+def test_a_model_stepper_scores_the_selected_prefixes(small_models):
+    model = small_models[0]
+    source = torch.tensor([[5, 4, EOS], [6, EOS, 0], [4, 4, EOS]])
+    stepper = ModelStepper(model, source, width=2, capacity=4)
+    assert isinstance(stepper, Stepper)
+    stepper.score(torch.full((6,), BOS))
+    stepper.score(torch.tensor([4, 5, 6, 4, 5, 6]))
+    stepper.select(torch.tensor([1, 0, 5, 5]))  # the middle sentence leaves
+    scored = stepper.score(torch.tensor([6, 6, 4, 5]))
+    prefixes = torch.tensor([[BOS, 5, 6], [BOS, 4, 6], [BOS, 6, 4], [BOS, 6, 5]])
+    with torch.no_grad():
+        fresh = model(source[[0, 0, 2, 2]], prefixes)[:, -1].log_softmax(-1)
+    assert torch.allclose(scored, fresh, atol=1e-5)
+    assert scored.dtype == torch.float32
+
+
+def test_the_best_extensions_are_in_order_among_any_ties():
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(100):
+        n, k, v = 3, 4, 50
+        log_probs = -torch.randint(0, 8, (n * k, v), generator=generator) / 4
+        log_probs[torch.rand(n * k, v, generator=generator) < 0.5] = -torch.inf
+        sums = -torch.randint(0, 3, (n, k), generator=generator) / 4
+        sums[0, 1:] = -torch.inf
+        found = best_extensions(sums, log_probs, count=8)
+        totals = sums[:, :, None] + log_probs.view(n, k, v)
+        for i in range(n):
+            ranked = sorted(
+                (-totals[i, parent, token].item(), parent, token)
+                for parent in range(k)
+                for token in range(v)
+                if totals[i, parent, token] > -torch.inf
+            )[:8]
+            got = list(
+                zip(
+                    (-found.sums[i]).tolist(),
+                    found.parents[i].tolist(),
+                    found.ids[i].tolist(),
+                    strict=True,
+                )
+            )
+            assert got == ranked
+            rows = found.parents[i] + i * k
+            assert torch.equal(found.log_probs[i], log_probs[rows, found.ids[i]])
+
+
+def scripted(steps):
+    """A table that depends on the prefix as written; what is not written has -50."""
+
+    def table(sentence, prefix):
+        row = [-50.0] * 8
+        for token, value in steps.get(prefix, {EOS: -1.0}).items():
+            row[token] = value
+        return row
+
+    return table
+
+
+def test_a_longer_output_wins_by_the_penalty():
+    # "4" ends at once with -2.0; "5 6 7" ends with -2.2 in all.
+    table = scripted(
+        {
+            (): {4: -1.5, 5: -1.6},
+            (4,): {EOS: -0.5},
+            (5,): {6: -0.2},
+            (5, 6): {7: -0.2},
+            (5, 6, 7): {EOS: -0.2},
+        }
+    )
+    by_alpha = {
+        alpha: run(table, [10], size=2, n_best=1, alpha=alpha)[0][0][0] for alpha in PENALTIES
+    }
+    assert by_alpha[0.0].tokens == (4,)
+    assert by_alpha[0.0].score == pytest.approx(-2.0)
+    for alpha in (0.6, 1.0):
+        assert by_alpha[alpha].tokens == (5, 6, 7)
+        assert by_alpha[alpha].length == 4
+        assert by_alpha[alpha].score == pytest.approx(-2.2 / (9 / 6) ** alpha, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "length", "alpha", "score"),
+    [
+        (-4.0, 4, 0.0, -4.0),
+        (-4.0, 4, 0.6, -3.136210727),
+        (-4.0, 4, 1.0, -2.666666667),
+        (-5.5, 9, 0.6, -3.308084682),
+        (-9.0, 20, 0.6, -3.822691532),
+        (-9.0, 20, 1.0, -2.160000000),
+    ],
+)
+def test_the_penalty_is_the_documented_formula(log_prob, length, alpha, score):
+    assert log_prob / length_penalty(length, alpha) == pytest.approx(score, abs=1e-8)
+    each = log_prob / length
+
+    def table(sentence, prefix):
+        row = [-80.0] * 8
+        row[EOS if len(prefix) == length - 1 else 5] = each
+        return row
+
+    best = run(table, [length + 3], size=3, alpha=alpha)[0][0][0]
+    assert best.length == length
+    assert best.log_prob == pytest.approx(log_prob, abs=1e-5)
+    assert best.score == pytest.approx(score, abs=1e-5)
+
+
+def test_lengths_are_bounded_and_a_forced_end_is_said():
+    def never_ends(sentence, prefix):
+        return [-9.0, -9.0, -30.0, -9.0, -1.0, -2.0]
+
+    found, _ = run(never_ends, [3, 6], size=2)
+    assert [one.length for [one] in found] == [3, 6]
+    assert [one.tokens for [one] in found] == [(4, 4), (4,) * 5]
+    assert all(one.cut for [one] in found)
+
+    def ends_at_once(sentence, prefix):
+        return [-9.0, -9.0, -0.1, -9.0, -3.0, -4.0]
+
+    found, _ = run(ends_at_once, [9, 2], size=2, min_length=4)
+    assert [one.length for [one] in found] == [4, 2]  # the limit is stronger
+    assert [one.cut for [one] in found] == [False, True]
+    assert run(ends_at_once, [9], size=2)[0][0][0].tokens == ()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_prefix_is_forced_at_its_own_price(k):
+    prefixes = [[8, 4, 8], [], [7, 7, 7, 7, 7, 7], [UNK]]
+    limits = [9, 9, 4, 9]
+    for seed in range(5):
+        table = random_table(seed)
+        found, _ = run(table, limits, size=k, n_best=k, prefixes=prefixes, min_length=2)
+        assert [one.tokens[:3] for one in found[0]] == [(8, 4, 8)] * len(found[0])
+        assert found[2][0].tokens == (7, 7, 7)
+        assert found[2][0].cut
+        assert found[3][0].tokens[0] == UNK
+        for i, hypotheses in enumerate(found):
+            for one in hypotheses:
+                ids = [*one.tokens, EOS]
+                paid = [table(i, tuple(ids[:t]))[ids[t]] for t in range(len(ids))]
+                assert list(one.token_log_probs) == paid  # nothing is renormalised
+                assert one.log_prob == pytest.approx(sum(paid), abs=1e-4)
+        if k > 1:
+            for i, (limit, prefix) in enumerate(zip(limits, prefixes, strict=True)):
+                best, _ = beam_by_hand(table, i, k=k, n=k, limit=limit, min_length=2, prefix=prefix)
+                assert outputs(found)[i] == best
+
+
+def test_the_n_best_are_distinct_and_sorted_and_fewer_where_no_more_exist():
+    for seed in range(10):
+        found, _ = run(random_table(seed), [8, 2, 1], size=8, n_best=8)
+        assert [len(hypotheses) for hypotheses in found] == [8, 6, 1]
+        for hypotheses in found:
+            assert len({one.tokens for one in hypotheses}) == len(hypotheses)
+            scores = [one.score for one in hypotheses]
+            assert scores == sorted(scores, reverse=True)
+            for one in hypotheses:
+                assert all(token > UNK for token in one.tokens)
+                assert one.length == len(one.tokens) + 1 == len(one.token_log_probs)
+
+
+def test_neighbours_never_change_a_search():
+    table = random_table(11, grid=0.25)
+    together, _ = run(table, LIMITS, size=3, n_best=2)
+
+    for i, limit in enumerate(LIMITS):
+
+        def alone(sentence, prefix, i=i):
+            return table(i, prefix)
+
+        assert run(alone, [limit], size=3, n_best=2)[0] == [together[i]]
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(SettingsError, match=r"n_best=5 .* size=4"):
+        BeamOptions(n_best=5)
+    with pytest.raises(SettingsError, match=r"min_length=9 .* max_length=8"):
+        BeamOptions(min_length=9, max_length=8)
+
+
+def test_the_limit_grows_with_the_source_up_to_the_greatest_length():
+    assert BeamOptions().limit(7) == 57
+    assert BeamOptions(extra_length=3, max_length=8).limit(4) == 7
+    assert BeamOptions(extra_length=3, max_length=8).limit(40) == 8
