@@ -1,0 +1,145 @@
+"""The encoded corpus on disk: bare ids of each pair, written once in a stream, then memory-mapped.
+
+A store is a folder: `ids.bin` (source then target of each pair, uint16 or uint32, little endian),
+`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, counts). A folder
+that has its final name is complete.
+
+Shapes: n pairs.
+"""
+
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from jaxtyping import Int32
+
+from transduce.errors import DataError
+from transduce.files import whole_folder
+
+_FORMAT = 1
+_CHUNK = 1 << 20  # ids that wait in memory to be written
+
+
+class Store:
+    """A read-only sequence of pairs of ids; `lengths` has source and target, without marks."""
+
+    lengths: Int32[np.ndarray, "n 2"]
+
+    def __init__(self, ids: np.ndarray, lengths: Int32[np.ndarray, "n 2"]) -> None:
+        """Wrap the arrays; `open` is what reads a folder."""
+        self.lengths = lengths
+        self._ids = ids
+        self._starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths.sum(axis=1, dtype=np.int64), out=self._starts[1:])
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Map a store into memory.
+
+        Raises:
+            DataError: the folder is missing, is no store, or its files do not fit each other.
+        """
+        try:
+            meta = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+            if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
+                raise DataError(
+                    f"{folder}: not a store of format {_FORMAT}; prepare the data again"
+                )
+            if meta["dtype"] not in ("uint16", "uint32"):
+                raise ValueError(f"dtype {meta['dtype']!r}")
+            lengths = np.load(folder / "lengths.npy", mmap_mode="r", allow_pickle=False)
+            ids = np.memmap(
+                folder / "ids.bin", dtype=np.dtype(meta["dtype"]).newbyteorder("<"), mode="r"
+            )
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise DataError(
+                f"{folder}: not a readable store ({error}); prepare the data again"
+            ) from None
+        if (
+            lengths.dtype != np.int32
+            or lengths.shape != (meta["pairs"], 2)
+            or len(lengths) == 0
+            or int(lengths.min()) < 0
+            or int(lengths.sum(dtype=np.int64)) != len(ids)
+        ):
+            raise DataError(f"{folder}: the store is damaged; prepare the data again")
+        return cls(ids, lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, row: int) -> tuple[list[int], list[int]]:
+        """Return the source and target ids of a pair, as Python ints."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of a store of {len(self)} pairs")
+        start, end = self._starts[row], self._starts[row + 1]
+        middle = start + self.lengths[row, 0]
+        return self._ids[start:middle].tolist(), self._ids[middle:end].tolist()
+
+
+def write(folder: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Store:
+    """Write the pairs into a folder, in place of what it held, and open it.
+
+    A folder of the final name is always complete: it is written beside, flushed and renamed.
+
+    Raises:
+        DataError: there are no pairs.
+    """
+    with whole_folder(folder) as beside:
+        writer = _Writer(beside / "ids.bin")
+        lengths = array("i")
+        for source, target in pairs:
+            writer.add(source)
+            writer.add(target)
+            lengths.extend((len(source), len(target)))
+        writer.close()
+        if not lengths:
+            raise DataError(f"{folder}: there are no pairs to store")
+        np.save(beside / "lengths.npy", np.array(lengths, dtype=np.int32).reshape(-1, 2))
+        meta = {"format": _FORMAT, "dtype": writer.dtype.name, "pairs": len(lengths) // 2}
+        (beside / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
+    return Store.open(folder)
+
+
+class _Writer:
+    """Appends ids to a file of uint16, which turns into one of uint32 when a larger id comes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dtype: np.dtype = np.dtype("<u2")
+        self._waiting: list[int] = []
+        self._file = path.open("wb")
+
+    def add(self, ids: Sequence[int]) -> None:
+        self._waiting.extend(ids)
+        if len(self._waiting) >= _CHUNK:
+            self._write()
+
+    def close(self) -> None:
+        self._write()
+        self._file.close()
+
+    def _write(self) -> None:
+        ids = np.array(self._waiting, dtype=np.int64)
+        self._waiting.clear()
+        if not len(ids):
+            return
+        assert ids.min() >= 0, "a negative id"
+        assert ids.max() < 2**32, "an id of more than 32 bits"
+        if self.dtype.itemsize == 2 and ids.max() >= 2**16:
+            self._widen()
+        ids.astype(self.dtype).tofile(self._file)
+
+    def _widen(self) -> None:
+        self._file.close()
+        narrow = self.path.with_suffix(".narrow")
+        self.path.rename(narrow)
+        self.dtype = np.dtype("<u4")
+        self._file = self.path.open("wb")
+        with narrow.open("rb") as file:
+            while len(ids := np.fromfile(file, dtype="<u2", count=_CHUNK)):
+                ids.astype(self.dtype).tofile(self._file)
+        narrow.unlink()

@@ -1,0 +1,205 @@
+"""Text to ids and back on SentencePiece: the special ids, the normal form, training, saving.
+
+User text never becomes a reserved id: what spells `</s>` or `<0x41>` is encoded as ordinary text.
+Marks (BOS, EOS) are not the tokenizer's business; whoever builds a batch adds them.
+"""
+
+import io
+import logging
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import sentencepiece
+from pydantic import model_validator
+
+from transduce.config import Settings
+from transduce.errors import SettingsError, TokenizerError
+
+log = logging.getLogger(__name__)
+
+PAD, BOS, EOS, UNK = range(4)
+
+# 4 reserved ids, 256 bytes, and at least the mark of a word's beginning.
+_SMALLEST = 4 + 256 + 1
+_LARGEST = 1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
+
+# Whatever some reader takes for the end of a line, and U+2581, SentencePiece's sign for the space.
+_SPACES = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\u2581"
+_NORMAL = {ord(character): " " for character in _SPACES}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def normalize(text: str) -> str:
+    """Return the normal form of a text: what the model reads, and the form of what it writes.
+
+    Unicode NFC; LF, CR, VT, FF, U+001C-1E, U+0085, U+2028, U+2029 and U+2581 become a space each;
+    half a surrogate pair, which no UTF-8 file can hold, becomes U+FFFD. Everything else stays,
+    white space included. Idempotent.
+    """
+    if text.isascii() and text.isprintable():  # most lines, and nothing to do for them
+        return text
+    return _SURROGATE.sub("\ufffd", unicodedata.normalize("NFC", text).translate(_NORMAL))
+
+
+class TokenizerConfig(Settings):
+    """How subwords are learnt; `vocab_size` None means: chosen from the size of the corpus."""
+
+    vocab_size: int | None = None
+    shared: bool = True
+    kind: Literal["bpe", "unigram"] = "bpe"
+    character_coverage: float = 0.9995
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.vocab_size is not None and not _SMALLEST <= self.vocab_size <= _LARGEST:
+            raise SettingsError(
+                f"vocab_size = {self.vocab_size}: it must lie between {_SMALLEST} (4 reserved ids,"
+                f" 256 bytes and one character) and {_LARGEST}"
+            )
+        if not 0.98 <= self.character_coverage <= 1:
+            raise SettingsError(
+                f"character_coverage = {self.character_coverage}: it must lie between 0.98 and 1"
+            )
+        return self
+
+
+class Tokenizer:
+    """A trained subword model: text to bare ids and back.
+
+    `decode(encode(text)) == normalize(text)` for every text.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        """Take the bytes of a SentencePiece model.
+
+        Raises:
+            TokenizerError: they are none, or ids 0-3 are not PAD, BOS, EOS, UNK.
+        """
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError:
+            raise TokenizerError("this is not a SentencePiece model") from None
+        p = self._processor
+        if (found := (p.pad_id(), p.bos_id(), p.eos_id(), p.unk_id())) != (PAD, BOS, EOS, UNK):
+            raise TokenizerError(
+                "the SentencePiece model must have pad, bos, eos and unk as ids"
+                f" {PAD}, {BOS}, {EOS}, {UNK}; it has {', '.join(map(str, found))}"
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a model file.
+
+        Raises:
+            TokenizerError: there is no such file, or it is no usable model.
+        """
+        try:
+            return cls(path.read_bytes())
+        except OSError as error:
+            raise TokenizerError(f"{path}: cannot be read ({error.strerror})") from None
+        except TokenizerError as error:
+            raise TokenizerError(f"{path}: {error}") from None
+
+    def save(self, path: Path) -> None:
+        """Write the model file: byte for byte what `load` reads."""
+        path.write_bytes(self.model)
+
+    @property
+    def size(self) -> int:
+        """How many ids there are, reserved ones included: the rows of an embedding."""
+        return self._processor.get_piece_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the bare ids of a text (no BOS, no EOS), none of them reserved."""
+        return self._processor.encode(normalize(text))
+
+    def encode_all(self, texts: Sequence[str], threads: int) -> list[list[int]]:
+        """Encode many texts on several threads; the result does not depend on their number."""
+        return self._processor.encode([normalize(text) for text in texts], num_threads=threads)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some ids in its normal form; reserved ids are skipped.
+
+        Bytes that are no UTF-8 become U+FFFD.
+        """
+        return normalize(self._processor.decode([i for i in ids if i > UNK]))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return what a person is shown for each id: U+2581 begins a word, `<0x41>` is a byte."""
+        return [self._processor.id_to_piece(i) for i in ids]
+
+
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, vocab_size: int) -> Tokenizer:
+    """Learn subwords; the same texts in the same order give the same model, byte for byte.
+
+    Where the corpus cannot fill `vocab_size` the vocabulary is smaller, and a warning says so.
+
+    Raises:
+        TokenizerError: there is no text, or `vocab_size` is too small (the smallest is named).
+    """
+    assert _SMALLEST <= vocab_size <= _LARGEST, vocab_size
+    corpus = _TrainingText(texts)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=corpus.sentences(),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=config.kind,
+            character_coverage=config.character_coverage,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=True,
+            hard_vocab_limit=False,
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=UNK,
+            max_sentence_length=2
+            ** 30,  # bytes, the most it takes; longer lines are left out in silence
+            num_threads=8,  # fixed: the sums of unigram training depend on it
+            minloglevel=4,
+        )
+    except RuntimeError as error:
+        if corpus.error is not None:
+            raise corpus.error from None
+        if not corpus.found_text:
+            raise TokenizerError("there is no text to learn subwords from") from None
+        if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            raise TokenizerError(
+                f"a vocabulary of {vocab_size} is too small for the characters of this text;"
+                f" vocab_size must be at least {match[1]}"
+            ) from None
+        raise TokenizerError(f"SentencePiece cannot learn from this text: {error}") from None
+    tokenizer = Tokenizer(model.getvalue())
+    if tokenizer.size < vocab_size:
+        log.warning(
+            "the text cannot fill a vocabulary of %d; it has %d entries", vocab_size, tokenizer.size
+        )
+    return tokenizer
+
+
+class _TrainingText:
+    """Hands texts to SentencePiece and remembers what its errors do not tell."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = texts
+        self.found_text = False
+        self.error: BaseException | None = None
+
+    def sentences(self) -> Iterator[str]:
+        try:
+            for text in self.texts:
+                # SentencePiece skips, in silence, each line that holds its private sign U+2585.
+                sentence = normalize(text).replace("\u2585", " ")
+                self.found_text = self.found_text or not sentence.isspace()
+                yield sentence
+        except BaseException as error:  # SentencePiece would turn it into a RuntimeError of its own
+            self.error = error
+            raise
