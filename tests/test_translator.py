@@ -1,0 +1,168 @@
+import logging
+
+import pytest
+import torch
+
+from transduce.bundle import Bundle
+from transduce.decode.translator import Translation, Translator
+from transduce.errors import BundleError, SettingsError
+from transduce.model.config import EOS, TransformerConfig
+from transduce.model.transformer import Transformer
+from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
+
+WORDS = "this old dog likes every quiet bird paints the tree boat horse child sees a red small cat"
+TEXTS = [
+    "this old dog likes every boat",
+    "every quiet bird " * 3 + "paints the tree",
+    ".",
+    "",
+    "the old child sees a dog",
+    "a",
+    " \t ",
+    "this red cat " * 4,
+    "¿?",
+    "the red horse paints a boat",
+    "\u2028\u2581",
+    "a small child sees this cat every boat",
+]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    words = WORDS.split()
+    texts = [" ".join(words[i % 18 :: 1 + i % 4]) for i in range(90)]
+    tokenizer = train_tokenizer(texts, TokenizerConfig(), vocab_size=320)
+    torch.manual_seed(5)
+    config = TransformerConfig(
+        source_vocab_size=tokenizer.size, target_vocab_size=tokenizer.size, d_model=32, heads=2,
+        d_ff=64, encoder_layers=2, decoder_layers=2, max_length=64, tie="none",
+    )  # fmt: skip
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that the output depends on the source
+            parameter.mul_(1.7)
+        model.output.weight[4:260] = 0  # the bytes are unlikely, an end now and then likely
+        model.output.weight[EOS] *= 4
+    return Bundle(model, tokenizer, tokenizer, {})
+
+
+@pytest.fixture(scope="module")
+def translator(loaded):
+    return Translator(loaded)
+
+
+def assert_equal(ours: list[Translation], theirs: list[Translation]):
+    assert [one.text for one in ours] == [one.text for one in theirs]
+    assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], abs=1e-4)
+    assert [
+        one._replace(score=0, log_prob=0, token_log_probs=(), alternatives=()) for one in ours
+    ] == [one._replace(score=0, log_prob=0, token_log_probs=(), alternatives=()) for one in theirs]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_translation_depends_on_its_source_alone(translator, beam):
+    everything = translator.translate(TEXTS, beam=beam, max_length=20)
+    assert len({one.text for one in everything}) > 6  # or nothing would be compared
+    alone = [translator.translate(text, beam=beam, max_length=20) for text in TEXTS]
+    assert_equal(alone, everything)
+    reverse = translator.translate(TEXTS[::-1], beam=beam, max_length=20)
+    assert_equal(reverse[::-1], everything)
+    for size in (2, 7):
+        parts = [TEXTS[i : i + size] for i in range(0, len(TEXTS), size)]
+        found = [
+            one for part in parts for one in translator.translate(part, beam=beam, max_length=20)
+        ]
+        assert_equal(found, everything)
+    for tokens in (1, 100, 400):
+        assert_equal(
+            translator.translate(TEXTS, beam=beam, max_length=20, batch_tokens=tokens), everything
+        )
+
+
+def test_batches_hold_what_they_may(translator, monkeypatch):
+    batches = []
+    search = translator._search
+
+    def watch(sources, prefixes, options):
+        batches.append([len(ids) for ids in sources])
+        return search(sources, prefixes, options)
+
+    monkeypatch.setattr(translator, "_search", watch)
+    translator.translate(TEXTS * 3, beam=2, max_length=2, batch_tokens=200)
+    assert len(batches) > 3
+    assert all(len(batch) * (max(batch) + 1) * 2 <= 200 or len(batch) == 1 for batch in batches)
+    lengths = [length for batch in batches for length in batch]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(lengths) == 3 * 9
+
+
+def test_blank_texts_come_back_empty_in_place(translator):
+    for text, found in zip(TEXTS, translator.translate(TEXTS, max_length=9), strict=True):
+        blank = not text.strip(" \t\u2028\u2581")
+        assert (found == Translation()) == blank
+    assert translator.translate("") == Translation()
+    assert translator.translate(["", " "]) == [Translation()] * 2
+    assert translator.translate([]) == []
+
+
+def test_a_source_that_is_too_long_is_cut_and_named(translator, caplog):
+    long = "this old dog likes every boat " * 40
+    texts = [TEXTS[0], "", long, TEXTS[4]]
+    with caplog.at_level(logging.WARNING):
+        found = translator.translate(texts, max_length=8)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"line 3: its {len(translator._source_tokenizer.encode(long))} pieces are more than the "
+        "model reads; cut after 63"
+    ]
+    assert [one.source_cut for one in found] == [False, False, True, False]
+    assert_equal([found[0], found[3]], translator.translate([TEXTS[0], TEXTS[4]], max_length=8))
+
+
+def test_the_longest_source_and_output_fit_the_positions(translator):
+    """62 pieces + 50 more are over the model's 64 positions."""
+    long = "this old dog likes every boat " * 40
+    for beam in (1, 2):
+        found = translator.translate([long, "a"], beam=beam, min_length=1000)
+        assert [len(one.token_log_probs) for one in found] == [64, 51]
+        assert [one.output_cut for one in found] == [True, True]
+
+
+def test_one_text_is_one_line(translator):
+    assert translator.translate("the red\nhorse", max_length=9) == translator.translate(
+        "the red horse", max_length=9
+    )
+    for one in translator.translate(TEXTS, n_best=4):
+        assert not set("\n\r\u2028") & set(one.text + "".join(text for text, _ in one.alternatives))
+
+
+def test_a_translation_tells_its_pieces_their_log_probs_and_the_other_hypotheses(translator):
+    found = translator.translate(TEXTS[0], beam=5, n_best=3, max_length=12, min_length=4)
+    assert len(found.token_log_probs) == len(found.tokens) + 1
+    assert 4 <= len(found.token_log_probs) <= 12
+    assert found.log_prob == pytest.approx(sum(found.token_log_probs), abs=1e-4)
+    assert found.score == found.log_prob / ((5 + len(found.token_log_probs)) / 6) ** 0.6
+    assert found.text.strip() == "".join(found.tokens).replace("\u2581", " ").strip()
+    scores = [found.score, *(score for _, score in found.alternatives)]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_an_output_begins_with_its_prefix(translator):
+    for one in translator.translate(TEXTS[:3], prefix="the old"):
+        assert one.text.startswith("the old")
+    first, second = translator.translate(TEXTS[:2], prefix=["a red", ""], beam=1)
+    assert first.text.startswith("a red")
+    assert_equal([second], [translator.translate(TEXTS[1], beam=1)])
+
+
+def test_impossible_options_are_refused(translator):
+    for options in ({"beam": 0}, {"beam": 2, "n_best": 3}, {"alpha": -1.0}, {"max_length": 0}):
+        with pytest.raises(SettingsError):
+            translator.translate("a", **options)
+    with pytest.raises(SettingsError, match="1 prefixes for 2 texts"):
+        translator.translate(["a", "a"], prefix=["a"])
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(BundleError):
+        Translator.load(tmp_path)
