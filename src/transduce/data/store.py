@@ -1,8 +1,8 @@
 """The encoded corpus on disk: bare ids of each pair, written once in a stream, then memory-mapped.
 
 A store is a folder: `ids.bin` (source then target of each pair, uint16 or uint32, little endian),
-`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, counts). A folder
-that has its final name is complete.
+`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, counts). A folder that has its
+final name is complete.
 
 Shapes: n pairs.
 """
@@ -10,8 +10,9 @@ Shapes: n pairs.
 import json
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Self
+from tokenize import TokenError
 
 import numpy as np
 from jaxtyping import Int32
@@ -36,7 +37,7 @@ class Store:
         np.cumsum(lengths.sum(axis=1, dtype=np.int64), out=self._starts[1:])
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path) -> "Store":
         """Map a store into memory.
 
         Raises:
@@ -44,28 +45,25 @@ class Store:
         """
         try:
             meta = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-            if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
-                raise DataError(
-                    f"{folder}: not a store of format {_FORMAT}; prepare the data again"
-                )
-            if meta["dtype"] not in ("uint16", "uint32"):
-                raise ValueError(f"dtype {meta['dtype']!r}")
-            lengths = np.load(folder / "lengths.npy", mmap_mode="r", allow_pickle=False)
-            ids = np.memmap(
-                folder / "ids.bin", dtype=np.dtype(meta["dtype"]).newbyteorder("<"), mode="r"
+            dtype = {"uint16": "<u2", "uint32": "<u4"}[meta["dtype"]]
+            # open_memmap reads arrays and nothing else: no archive, no pickle.
+            lengths = np.lib.format.open_memmap(folder / "lengths.npy", mode="r")
+            ids = np.memmap(folder / "ids.bin", dtype=dtype, mode="r")
+            fits = (
+                meta["format"] == _FORMAT
+                and lengths.dtype == np.int32
+                and lengths.shape == (meta["pairs"], 2)
+                and int(lengths.min()) >= 0
+                and int(lengths.sum(dtype=np.int64)) == len(ids)
             )
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, TypeError, TokenError) as error:
             raise DataError(
                 f"{folder}: not a readable store ({error}); prepare the data again"
             ) from None
-        if (
-            lengths.dtype != np.int32
-            or lengths.shape != (meta["pairs"], 2)
-            or len(lengths) == 0
-            or int(lengths.min()) < 0
-            or int(lengths.sum(dtype=np.int64)) != len(ids)
-        ):
-            raise DataError(f"{folder}: the store is damaged; prepare the data again")
+        if not fits:
+            raise DataError(
+                f"{folder}: the files of this store do not fit each other; prepare the data again"
+            )
         return cls(ids, lengths)
 
     def __len__(self) -> int:
@@ -89,13 +87,12 @@ def write(folder: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) ->
         DataError: there are no pairs.
     """
     with whole_folder(folder) as beside:
-        writer = _Writer(beside / "ids.bin")
         lengths = array("i")
-        for source, target in pairs:
-            writer.add(source)
-            writer.add(target)
-            lengths.extend((len(source), len(target)))
-        writer.close()
+        with closing(_Writer(beside / "ids.bin")) as writer:
+            for source, target in pairs:
+                writer.add(source)
+                writer.add(target)
+                lengths.extend((len(source), len(target)))
         if not lengths:
             raise DataError(f"{folder}: there are no pairs to store")
         np.save(beside / "lengths.npy", np.array(lengths, dtype=np.int32).reshape(-1, 2))
@@ -119,8 +116,10 @@ class _Writer:
             self._write()
 
     def close(self) -> None:
-        self._write()
-        self._file.close()
+        try:
+            self._write()
+        finally:
+            self._file.close()
 
     def _write(self) -> None:
         ids = np.array(self._waiting, dtype=np.int64)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pydantic import model_validator
 
@@ -150,7 +150,7 @@ class DataConfig(Settings):
     drop_leaked: bool = True
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "DataConfig":
         if self.max_length < 1:
             raise SettingsError(f"max_length = {self.max_length}: it must be at least 1")
         if not self.max_ratio >= 1:
@@ -187,13 +187,11 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report for people, one fact a line."""
-        lines = [f"{self.read:,} pairs read, {self.kept:,} kept"]
-        for reason, text in _REASONS.items():
-            if self.dropped[reason]:
-                lines.append(f"{self.dropped[reason]:,} dropped: {text}")
-            if self.noticed[reason]:
-                lines.append(f"{self.noticed[reason]:,} noticed and kept: {text}")
-        return lines
+        return [
+            f"{self.read:,} pairs read, {self.kept:,} kept",
+            *(f"{self.dropped[r]:,} dropped: {_REASONS[r]}" for r in _REASONS if self.dropped[r]),
+            *(f"{self.noticed[r]:,} noticed: {_REASONS[r]}" for r in _REASONS if self.noticed[r]),
+        ]
 
     def as_dict(self) -> dict[str, int | dict[str, int]]:
         """The report for a model card, as plain JSON values."""

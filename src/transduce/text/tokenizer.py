@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import sentencepiece
 from pydantic import model_validator
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 
 PAD, BOS, EOS, UNK = range(4)
 
-# 4 reserved ids, 256 bytes, and at least the mark of a word's beginning.
-_SMALLEST = 4 + 256 + 1
 _LARGEST = 1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
 
 # Whatever some reader takes for the end of a line, and U+2581, SentencePiece's sign for the space.
@@ -53,11 +51,10 @@ class TokenizerConfig(Settings):
     character_coverage: float = 0.9995
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.vocab_size is not None and not _SMALLEST <= self.vocab_size <= _LARGEST:
+    def _check(self) -> "TokenizerConfig":
+        if self.vocab_size is not None and not 1 <= self.vocab_size <= _LARGEST:
             raise SettingsError(
-                f"vocab_size = {self.vocab_size}: it must lie between {_SMALLEST} (4 reserved ids,"
-                f" 256 bytes and one character) and {_LARGEST}"
+                f"vocab_size = {self.vocab_size}: it must lie between 1 and {_LARGEST}"
             )
         if not 0.98 <= self.character_coverage <= 1:
             raise SettingsError(
@@ -92,7 +89,7 @@ class Tokenizer:
             )
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path) -> "Tokenizer":
         """Read a model file.
 
         Raises:
@@ -142,7 +139,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, vocab_size
     Raises:
         TokenizerError: there is no text, or `vocab_size` is too small (the smallest is named).
     """
-    assert _SMALLEST <= vocab_size <= _LARGEST, vocab_size
+    assert 1 <= vocab_size <= _LARGEST, vocab_size
     corpus = _TrainingText(texts)
     model = io.BytesIO()
     try:
@@ -167,22 +164,27 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, vocab_size
             minloglevel=4,
         )
     except RuntimeError as error:
-        if corpus.error is not None:
-            raise corpus.error from None
-        if not corpus.found_text:
-            raise TokenizerError("there is no text to learn subwords from") from None
-        if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-            raise TokenizerError(
-                f"a vocabulary of {vocab_size} is too small for the characters of this text;"
-                f" vocab_size must be at least {match[1]}"
-            ) from None
-        raise TokenizerError(f"SentencePiece cannot learn from this text: {error}") from None
+        raise corpus.error or _explain(str(error), corpus, vocab_size) from None
+    if not corpus.found_text:
+        raise _explain("", corpus, vocab_size)
     tokenizer = Tokenizer(model.getvalue())
     if tokenizer.size < vocab_size:
         log.warning(
             "the text cannot fill a vocabulary of %d; it has %d entries", vocab_size, tokenizer.size
         )
     return tokenizer
+
+
+def _explain(error: str, corpus: "_TrainingText", vocab_size: int) -> TokenizerError:
+    """Turn what SentencePiece says into what the user can do about it."""
+    if not corpus.found_text:
+        return TokenizerError("there is no text to learn subwords from")
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return TokenizerError(
+            f"a vocabulary of {vocab_size} cannot hold 4 reserved ids, 256 bytes and the characters"
+            f" of this text; vocab_size must be at least {match[1]}"
+        )
+    return TokenizerError(f"SentencePiece cannot learn from this text: {error}")
 
 
 class _TrainingText:
@@ -197,9 +199,8 @@ class _TrainingText:
         try:
             for text in self.texts:
                 # SentencePiece skips, in silence, each line that holds its private sign U+2585.
-                sentence = normalize(text).replace("\u2585", " ")
-                self.found_text = self.found_text or not sentence.isspace()
-                yield sentence
+                yield normalize(text).replace("\u2585", " ")
+                self.found_text = self.found_text or bool(text.strip())
         except BaseException as error:  # SentencePiece would turn it into a RuntimeError of its own
             self.error = error
             raise
