@@ -284,7 +284,8 @@ class Transformer(nn.Module):
             self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
             self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_epsilon)
         else:
-            self.encoder_norm = self.decoder_norm = nn.Identity()
+            self.encoder_norm = nn.Identity()  # two, so that each is one intermediate
+            self.decoder_norm = nn.Identity()
         self.output = nn.Linear(config.d_model, config.target_vocab_size, bias=False)
         if config.tie != "none":
             self.output.weight = target_table.weight
