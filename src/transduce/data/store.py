@@ -11,8 +11,10 @@ import json
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from operator import index
 from pathlib import Path
 from tokenize import TokenError
+from typing import SupportsIndex
 
 import numpy as np
 from jaxtyping import Int32
@@ -69,8 +71,9 @@ class Store:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, row: int) -> tuple[list[int], list[int]]:
+    def __getitem__(self, row: SupportsIndex) -> tuple[list[int], list[int]]:
         """Return the source and target ids of a pair, as Python ints."""
+        row = index(row)
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store of {len(self)} pairs")
         start, end = self._starts[row], self._starts[row + 1]

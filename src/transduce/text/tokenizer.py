@@ -146,7 +146,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, vocab_size
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=corpus.sentences(),
             model_writer=model,
-            vocab_size=vocab_size,
+            vocab_size=max(vocab_size, 4 + 256),  # below, it does not say how large it has to be
             model_type=config.kind,
             character_coverage=config.character_coverage,
             byte_fallback=True,
@@ -198,9 +198,10 @@ class _TrainingText:
     def sentences(self) -> Iterator[str]:
         try:
             for text in self.texts:
+                sentence = normalize(text)
+                self.found_text = self.found_text or bool(sentence.strip())
                 # SentencePiece skips, in silence, each line that holds its private sign U+2585.
-                yield normalize(text).replace("\u2585", " ")
-                self.found_text = self.found_text or bool(text.strip())
+                yield sentence.replace("\u2585", " ")
         except BaseException as error:  # SentencePiece would turn it into a RuntimeError of its own
             self.error = error
             raise

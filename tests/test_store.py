@@ -1,0 +1,132 @@
+"""What is written is read, as Python ints; a folder of the final name is whole or refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transduce.data import store
+from transduce.data.store import Store, write
+from transduce.errors import DataError
+
+IDS = st.lists(st.integers(0, 70_000), min_size=1, max_size=6)
+PAIRS = [([4, 5, 6], [7]), ([], [8, 9]), ([65_535], [])]
+
+
+def read(opened):
+    return [opened[row] for row in range(len(opened))]
+
+
+@given(st.lists(st.tuples(IDS, IDS), min_size=1), st.sampled_from([1, 3, 1 << 20]))
+@settings(deadline=None)
+def test_what_is_written_is_read(tmp_path_factory, pairs, chunk):
+    folder = tmp_path_factory.mktemp("run") / "data" / "train"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_CHUNK", chunk)
+        written = write(folder, iter(pairs))
+    for opened in (written, Store.open(folder)):
+        assert read(opened) == pairs
+        assert opened.lengths.tolist() == [[len(source), len(target)] for source, target in pairs]
+        assert opened.lengths.dtype == np.int32
+
+
+def test_ids_come_back_as_python_ints(tmp_path):
+    opened = write(tmp_path / "train", PAIRS)
+    assert {type(i) for pair in read(opened) for side in pair for i in side} == {int}
+    assert opened[np.int64(1)] == ([], [8, 9])
+
+
+def test_a_store_is_a_sequence(tmp_path):
+    opened = write(tmp_path / "train", PAIRS)
+    assert len(opened) == 3
+    assert list(opened) == PAIRS
+    for row in (3, -1):
+        with pytest.raises(IndexError, match=f"row {row} of a store of 3 pairs"):
+            opened[row]
+
+
+@pytest.mark.parametrize(("largest", "size"), [(65_535, 2), (65_536, 4)])
+def test_ids_take_two_bytes_where_they_fit(tmp_path, largest, size):
+    write(tmp_path / "train", [([1], [2]), ([largest], [3])])
+    assert (tmp_path / "train" / "ids.bin").stat().st_size == 4 * size
+
+
+def test_the_last_writing_holds(tmp_path):
+    write(tmp_path / "train", PAIRS)
+    write(tmp_path / "train", [([1], [2])])
+    assert read(Store.open(tmp_path / "train")) == [([1], [2])]
+    assert [path.name for path in tmp_path.iterdir()] == ["train"]
+
+
+def test_a_failure_half_way_leaves_what_was_there(tmp_path):
+    def failing():
+        yield ([1], [2])
+        raise DataError("line 2")
+
+    folder = tmp_path / "train"
+    with pytest.raises(DataError, match="line 2"):
+        write(folder, failing())
+    assert not folder.exists()
+    write(folder, PAIRS)
+    with pytest.raises(DataError, match="line 2"):
+        write(folder, failing())
+    assert read(Store.open(folder)) == PAIRS
+
+
+def test_no_pairs_make_no_store(tmp_path):
+    with pytest.raises(DataError, match="there are no pairs"):
+        write(tmp_path / "train", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_file_cut_short_is_noticed(tmp_path):
+    folder = tmp_path / "train"
+    write(folder, PAIRS)
+    for path in folder.iterdir():
+        whole = path.read_bytes()
+        # The brace of the JSON file may lose its line end.
+        for length in range(len(whole) - (path.suffix == ".json")):
+            path.write_bytes(whole[:length])
+            with pytest.raises(DataError, match=r"train: .*prepare the data again"):
+                Store.open(folder)
+        path.unlink()
+        with pytest.raises(DataError, match="train: "):
+            Store.open(folder)
+        path.write_bytes(whole)
+    assert read(Store.open(folder)) == PAIRS
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        '{"format": 2, "dtype": "uint16", "pairs": 3}',
+        '{"format": 1, "dtype": "object", "pairs": 3}',
+        '{"format": 1, "dtype": [], "pairs": 3}',
+        '{"format": 1, "dtype": "uint16", "pairs": 4}',
+        '{"format": 1, "dtype": "uint32", "pairs": 3}',
+        '{"format": 1, "dtype": "uint16"}',
+        "[]",
+        "3",
+    ],
+)
+def test_a_foreign_description_is_refused(tmp_path, meta):
+    write(tmp_path / "train", PAIRS)
+    (tmp_path / "train" / "store.json").write_text(meta, encoding="utf-8")
+    with pytest.raises(DataError, match="train: "):
+        Store.open(tmp_path / "train")
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        np.array([[3, 1], [0, 2], [1, 0]], dtype=np.int64),
+        np.array([[3, 1], [0, 4], [1, -2]], dtype=np.int32),
+        np.array([3, 1, 0, 2, 1, 0], dtype=np.int32),
+        np.array([["a", "b"]] * 3, dtype=object),
+    ],
+)
+def test_foreign_lengths_are_refused(tmp_path, lengths):
+    write(tmp_path / "train", PAIRS)
+    np.save(tmp_path / "train" / "lengths.npy", lengths, allow_pickle=True)
+    with pytest.raises(DataError, match="train: "):
+        Store.open(tmp_path / "train")
