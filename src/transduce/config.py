@@ -15,10 +15,13 @@ from transduce.errors import SettingsError
 class Settings(BaseModel):
     """A frozen group of settings; it stands in the file that uses it.
 
-    Unknown keys are refused, and so are types that need a conversion (`True` for 1, `"8"` for 8).
+    Unknown keys are refused, and so are types that need a conversion (`True` for 1, `"8"` for 8)
+    and numbers that are none (nan, inf).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 S = TypeVar("S", bound=Settings)
@@ -48,8 +51,9 @@ def validate(kind: type[S], tree: Mapping[str, Any]) -> S:
     """
     _check_keys(kind, tree, where="")
     try:
-        # JSON mode: a list is a tuple, a string is a path; True is still no number.
-        return kind.model_validate_json(json.dumps(tree))
+        # JSON mode: a list is a tuple, a string is a path; True is still no number. JSON has no
+        # dates: what TOML takes for one is text.
+        return kind.model_validate_json(json.dumps(tree, default=str))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
@@ -97,6 +101,8 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     branch = tree
     for section in sections:
         branch = branch.setdefault(section, {})
+        if not isinstance(branch, dict):
+            raise SettingsError(f"--set {override}: {section} is no group of settings")
     branch[name] = value
 
 

@@ -45,7 +45,7 @@ class Cache:
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
     def select(self, rows: Int[Tensor, " r2"]) -> None:
-        """Make old row `rows[i]` the new row i; a row stays in its sentence, sentences may leave."""
+        """Make old row `rows[i]` the new row i, in the same sentence; sentences may leave."""
         end, count = self.length, len(rows)
         for state in (self.keys, self.values):
             state[:, :count, :, :end] = state[:, rows, :, :end]

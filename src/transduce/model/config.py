@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from transduce.config import Settings
+from transduce.config import Settings, validate
 from transduce.errors import SettingsError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -96,9 +96,9 @@ def preset(name: str, vocab_size: int, **changes: Any) -> TransformerConfig:  # 
     """Make the settings of a named size with one vocabulary for both sides.
 
     Raises:
-        SettingsError: no such size.
+        SettingsError: no such size, or a change that does not fit it.
     """
     if name not in PRESETS:
         raise SettingsError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
     sizes = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size}
-    return TransformerConfig.model_validate(sizes | PRESETS[name] | changes)
+    return validate(TransformerConfig, sizes | PRESETS[name] | changes)

@@ -1,0 +1,227 @@
+"""Settings: where they come from, who wins, and what a wrong one is told; the model's too."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field, ValidationError
+
+from transduce.config import Settings, differences, load, validate
+from transduce.errors import SettingsError
+from transduce.model.config import PRESETS, TransformerConfig, preset
+
+
+class Search(Settings):
+    beam: int = Field(4, gt=0)
+    alpha: float = 0.6
+    sizes: tuple[int, ...] = (1,)
+
+
+class Recipe(Settings):
+    name: str = "none"
+    folder: Path | None = None
+    shuffle: bool = True
+    seed: int = 1
+    search: Search = Search()
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "recipe.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+# where settings come from
+
+
+def test_without_anything_settings_are_the_defaults():
+    assert load(Recipe) == Recipe()
+
+
+def test_a_recipe_wins_over_defaults_and_an_override_over_both(recipe):
+    path = recipe('name = "año"\nseed = 2\n[search]\nbeam = 8\nalpha = 1\n')
+    settings = load(Recipe, path, ["search.beam=16", "seed=3", "seed=4"])
+    assert settings.name == "año"
+    assert settings.seed == 4
+    assert settings.search == Search(beam=16, alpha=1.0)
+    assert settings.shuffle is True
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("name=plain text = more", {"name": "plain text = more"}),
+        ('name="8"', {"name": "8"}),
+        ("name=", {"name": ""}),
+        ("name=a#b", {"name": "a#b"}),
+        ("name=2026-01-01", {"name": "2026-01-01"}),
+        ("folder=some/where", {"folder": Path("some/where")}),
+        ("shuffle=false", {"shuffle": False}),
+        ("search.alpha=1e-3", {"search": Search(alpha=0.001)}),
+        ("search.sizes=[2, 3]", {"search": Search(sizes=(2, 3))}),
+        (" seed = 7", {"seed": 7}),
+    ],
+)
+def test_an_override_is_toml_and_text_needs_no_quotes(override, expected):
+    assert load(Recipe, None, [override]) == Recipe(**expected)
+
+
+def test_settings_cannot_change():
+    with pytest.raises(ValidationError, match="frozen"):
+        Recipe().seed = 2
+
+
+def test_settings_survive_json(recipe):
+    settings = load(Recipe, recipe('folder = "x/y"\n[search]\nsizes = [1, 2]'))
+    assert validate(Recipe, settings.model_dump(mode="json")) == settings
+
+
+# what a wrong one is told
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sed=2", "--set unknown setting sed, did you mean 'seed'?"),
+        ("search.beem=2", "--set unknown setting search.beem, did you mean 'beam'?"),
+        ("search.zzz=2", "--set unknown setting search.zzz, known: beam, alpha, sizes"),
+        ("serch.beam=2", "--set unknown setting serch, did you mean 'search'?"),
+        ("search=2", "--set search is a group of settings, write search.NAME"),
+        ("seed", "--set seed: a setting is written key=value"),
+        ("=2", "--set unknown setting , known: name, folder, shuffle, seed, search"),
+    ],
+)
+def test_an_override_that_names_no_setting(override, message):
+    with pytest.raises(SettingsError) as error:
+        load(Recipe, None, [override])
+    assert str(error.value) == message
+
+
+def test_an_override_below_a_value(recipe):
+    with pytest.raises(SettingsError, match=r"^--set seed.x=2: seed is no group of settings$"):
+        load(Recipe, recipe("seed = 1"), ["seed.x=2"])
+    with pytest.raises(SettingsError, match=r"^seed = \{'x': 2\}: input should be a valid integer"):
+        load(Recipe, None, ["seed.x=2"])
+
+
+def test_a_recipe_is_named_with_its_unknown_key(recipe):
+    path = recipe("[search]\nbeam = 4\nalfa = 1.0")
+    with pytest.raises(SettingsError) as error:
+        load(Recipe, path)
+    assert str(error.value) == f"{path}: unknown setting search.alfa, did you mean 'alpha'?"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=true", "seed = True: input should be a valid integer"),
+        ('seed="8"', "seed = '8': input should be a valid integer"),
+        ("seed=8.0", "seed = 8.0: input should be a valid integer"),
+        ("seed=eight", "seed = 'eight': input should be a valid integer"),
+        ("seed=2026-01-01", "seed = '2026-01-01': input should be a valid integer"),
+        ("name=8", "name = 8: input should be a valid string"),
+        ("shuffle=1", "shuffle = 1: input should be a valid boolean"),
+        ("shuffle=yes", "shuffle = 'yes': input should be a valid boolean"),
+        ("search.beam=0", "search.beam = 0: input should be greater than 0"),
+        ("search.alpha=nan", "search.alpha = nan: input should be a finite number"),
+        ("search.alpha=inf", "search.alpha = inf: input should be a finite number"),
+        ("search.sizes=[1, 'a']", "search.sizes.1 = 'a': input should be a valid integer"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_dotted_name(override, message):
+    with pytest.raises(SettingsError) as error:
+        load(Recipe, None, [override])
+    assert str(error.value) == message
+
+
+def test_a_recipe_that_cannot_be_read(recipe, tmp_path):
+    with pytest.raises(SettingsError, match=r"none.toml: No such file"):
+        load(Recipe, tmp_path / "none.toml")
+    with pytest.raises(SettingsError, match=r"recipe.toml is not TOML: .*line 2"):
+        load(Recipe, recipe("seed = 1\nname = none\n"))
+    path = recipe("")
+    path.write_bytes(b'name = "\xff"')
+    with pytest.raises(SettingsError, match=r"recipe.toml is not TOML: .*utf-8"):
+        load(Recipe, path)
+
+
+def test_differences_are_named():
+    old = Recipe().model_dump(mode="json")
+    new = Recipe(seed=2, search=Search(alpha=1.0)).model_dump(mode="json")
+    assert differences(old, old) == []
+    assert differences(old, new) == ["search.alpha was 0.6, is 1.0", "seed was 1, is 2"]
+    assert differences({"a": {"b": 1}}, {"a": {}}) == ["a.b was 1, is None"]
+
+
+# the model's settings
+
+
+def test_the_defaults_are_the_papers_base_model():
+    config = TransformerConfig()
+    assert (config.d_model, config.d_ff, config.heads) == (512, 2048, 8)
+    assert (config.d_k, config.d_v, config.dropout) == (64, 64, 0.1)
+    assert (config.encoder_layers, config.decoder_layers) == (6, 6)
+    assert (config.norm, config.activation, config.positions) == ("post", "relu", "sinusoidal")
+    assert (config.tie, config.layer_norm_epsilon) == ("all", 1e-6)
+
+
+def test_widths_of_a_head_follow_from_the_model_unless_given():
+    config = TransformerConfig(d_model=96, heads=4)
+    assert (config.d_k, config.d_v) == (24, 24)
+    config = TransformerConfig(d_model=96, heads=4, d_k=5)
+    assert (config.d_k, config.d_v) == (5, 24)
+    config = TransformerConfig(d_model=96, heads=7, d_k=5, d_v=6)
+    assert (config.d_k, config.d_v) == (5, 6)
+    assert validate(TransformerConfig, {"d_model": 96, "heads": 4}).d_k == 24
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"heads": 7}, "d_model=512 is not divisible by heads=7"),
+        ({"heads": 7, "d_k": 64}, "d_model=512 is not divisible by heads=7"),
+        ({"d_model": 9, "heads": 3}, "d_model=9 is odd"),
+        ({"source_vocab_size": 100}, "one vocabulary for both sides: source 100, target 37000"),
+        ({"heads": 0}, "heads = 0: input should be greater than 0"),
+        ({"heads": "8"}, "heads = '8': input should be a valid integer"),
+        ({"d_model": -512}, "d_model = -512: input should be greater than 0"),
+        ({"dropout": 1.0}, "dropout = 1.0: input should be less than 1"),
+        ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon = 0.0: input should be greater than 0"),
+        ({"norm": "both"}, "norm = 'both': input should be 'post' or 'pre'"),
+        ({"head": 8}, "unknown setting head, did you mean 'heads'?"),
+        ({"target_vocab_size": 3, "source_vocab_size": 3}, "source_vocab_size = 3: input should"),
+    ],
+)
+def test_settings_that_make_no_model(tree, message):
+    with pytest.raises(SettingsError) as error:
+        validate(TransformerConfig, tree)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("tie", ["decoder", "none"])
+def test_sides_may_have_vocabularies_of_their_own_if_their_tables_are_two(tie):
+    config = TransformerConfig(source_vocab_size=100, target_vocab_size=200, tie=tie)
+    assert (config.source_vocab_size, config.target_vocab_size) == (100, 200)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_model_of_that_vocabulary(name):
+    config = preset(name, 1000)
+    assert config.source_vocab_size == config.target_vocab_size == 1000
+    assert {key: getattr(config, key) for key in PRESETS[name]} == PRESETS[name]
+
+
+def test_a_preset_can_be_changed():
+    config = preset("A-heads-4", 1000, d_model=64, dropout=0.3)
+    assert (config.heads, config.d_model, config.d_k, config.dropout) == (4, 64, 16, 0.3)
+    with pytest.raises(SettingsError, match="unknown setting head, did you mean 'heads'"):
+        preset("base", 1000, head=4)
+
+
+def test_an_unknown_preset_is_told_what_there_is():
+    with pytest.raises(SettingsError, match="no preset 'huge'; there are tiny, small, base, big"):
+        preset("huge", 1000)
