@@ -1,0 +1,56 @@
+"""Which device, how many threads, and whether bfloat16 pays: what depends on the machine."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from transduce.errors import DeviceError
+
+_GAIN = 1.15
+"""How much faster bfloat16 must be in the measurement to be taken."""
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of a name such as cpu, cuda, cuda:1 or mps; auto takes an accelerator if there.
+
+    Raises:
+        DeviceError: no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise DeviceError(f"device {name!r} cannot be used here: {reason}") from None
+    return device
+
+
+def set_threads(threads: int) -> int:
+    """Use so many CPU threads, 0 leaving PyTorch's choice; return the number in use."""
+    if threads:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+def bf16_pays(device: torch.device, step: Callable[[bool], None]) -> bool:
+    """Time a step without (False) and with (True) bfloat16 on this machine; pick the faster.
+
+    A GPU that has bfloat16 always gains; a CPU may emulate it, or lose more in casts than it gains.
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type != "cpu":
+        return False
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(4):
+        for bf16, times in seconds.items():
+            began = time.perf_counter()
+            step(bf16)
+            times.append(time.perf_counter() - began)
+    # The first of each warms up.
+    fp32, bf16 = (statistics.median(times[1:]) for times in seconds.values())
+    return fp32 > _GAIN * bf16

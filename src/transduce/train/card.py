@@ -1,0 +1,70 @@
+"""The model card: what a model was made of, how, and how well it does."""
+
+import platform
+from typing import Any
+
+import torch
+
+import transduce
+from transduce.bundle import Bundle
+from transduce.train.config import TrainConfig
+from transduce.train.validate import Validation
+
+
+def model_card(
+    config: TrainConfig,
+    model: Bundle,
+    report: dict[str, Any],
+    *,
+    step: int,
+    score: Validation | None,
+) -> str:
+    """Write the card in Markdown, from the data report and the model's last validation."""
+    languages = f"{config.source_language or 'source'} to {config.target_language or 'target'}"
+    parameters = sum(p.numel() for p in model.model.parameters())
+    architecture = model.model.config.model_dump(mode="json")
+    files = "\n".join(f"- `{name}` sha256 {digest}" for name, digest in report["files"].items())
+    data = "\n".join(f"- {line}" for line in report["lines"])
+    if score is None:
+        scores = "Not validated."
+    else:
+        scores = (
+            f"- BLEU {score.bleu.value:.2f}, {score.bleu.signature}\n"
+            f"- perplexity {score.perplexity:.3f} a subword, loss {score.loss:.4f}"
+        )
+    settings = "\n".join(f"{key} = {value}" for key, value in architecture.items())
+    return f"""# A translator, {languages}
+
+Made with transduce {transduce.__version__}. Licence: {config.licence or "not stated"}.
+
+## Scores on the validation set
+
+After {step:,} steps, beam {config.train.beam}, alpha {config.train.alpha}:
+
+{scores}
+
+## Text
+
+{data}
+
+{files}
+
+## Model
+
+{parameters:,} parameters.
+
+```
+{settings}
+```
+
+## Settings that were given
+
+```json
+{config.model_dump_json(exclude={"out", *_PLACES}, exclude_defaults=True, indent=2)}
+```
+
+Python {platform.python_version()}, PyTorch {torch.__version__}.
+"""
+
+
+_PLACES = ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv")

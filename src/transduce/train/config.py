@@ -1,0 +1,114 @@
+"""The settings of a training run, as the command line, a recipe or Python gives them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, create_model, model_validator
+
+from transduce.config import Settings
+from transduce.errors import SettingsError
+from transduce.model.config import PRESETS, TransformerConfig
+from transduce.text.corpus import DataConfig
+from transduce.text.tokenizer import TokenizerConfig
+
+if TYPE_CHECKING:
+
+    class ModelSettings(Settings):
+        """See below: the checker cannot follow create_model."""
+
+        preset: str = "auto"
+
+else:
+    ModelSettings = create_model(
+        "ModelSettings",
+        __base__=Settings,
+        __doc__="A preset ('auto': by the size of the corpus) and the fields that differ from it.",
+        preset=(Literal["auto", *PRESETS], "auto"),
+        **{
+            name: (field.annotation | None, None)
+            for name, field in TransformerConfig.model_fields.items()
+            if not name.endswith("vocab_size")  # the tokenizer says
+        },
+    )
+
+
+class LoopSettings(Settings):
+    """How long and how to train; what is None is chosen from the corpus (defaults.py) and told.
+
+    Source: sections 5.3 and 5.4 of the paper, for Adam, the schedule and label smoothing; section 6.1
+    for averaging and the beam. Steps are updates; tokens are subword pieces a side, padding included.
+    """
+
+    max_steps: int | None = Field(None, gt=0)
+    batch_tokens: int | None = Field(None, gt=0)
+    accumulate: int = Field(1, gt=0)
+    learning_rate_scale: float | None = Field(None, gt=0)
+    warmup: int | None = Field(None, gt=0)
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_epsilon: float = Field(1e-9, gt=0)
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    clip_norm: float = Field(0.0, ge=0)
+    """Largest norm of the gradient; 0 does not clip, as in the paper."""
+    validate_every: int | None = Field(None, gt=0)
+    save_every: int | None = Field(None, gt=0)
+    log_every: int = Field(20, gt=0)
+    average_last: int = Field(5, gt=0)
+    """How many of the last validated checkpoints are kept and averaged at the end."""
+    patience: int = Field(8, ge=0)
+    """Validations in a row without a better BLEU before training stops; 0 never stops early."""
+    beam: int = Field(4, gt=0)
+    alpha: float = 0.6
+
+
+class TrainConfig(Settings):
+    """Everything that `transduce train` needs: where the text is, and how it differs from the defaults.
+
+    Raises:
+        SettingsError: no text, two kinds of it, or half of a pair of files.
+    """
+
+    source: Path | None = None
+    target: Path | None = None
+    tsv: Path | None = None
+    valid_source: Path | None = None
+    valid_target: Path | None = None
+    valid_tsv: Path | None = None
+    out: Path = Path("transduce-run")
+    seed: int = Field(1, ge=0)
+    device: str = "auto"
+    threads: int = Field(0, ge=0)
+    """CPU threads; 0 lets PyTorch choose."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    source_language: str = ""
+    target_language: str = ""
+    licence: str = ""
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelSettings = ModelSettings()
+    train: LoopSettings = LoopSettings()
+
+    @model_validator(mode="after")
+    def _one_kind_of_text(self) -> Self:
+        for kind, source, target, tsv in (
+            ("", self.source, self.target, self.tsv),
+            ("valid-", self.valid_source, self.valid_target, self.valid_tsv),
+        ):
+            if (source is None) != (target is None):
+                there, lacking = ("source", "target") if target is None else ("target", "source")
+                raise SettingsError(f"--{kind}{there} needs --{kind}{lacking}: text goes in pairs")
+            if source is not None and tsv is not None:
+                raise SettingsError(
+                    f"give --{kind}source and --{kind}target, or --{kind}tsv, not both"
+                )
+        if self.source is None and self.tsv is None:
+            raise SettingsError("no text to learn from: give --source and --target, or --tsv")
+        return self
+
+    def identity(self) -> dict:
+        """What makes a run the same run: all settings but where it is kept and what it runs on."""
+        elsewhere = {"out", "device", "threads"}
+        tree = self.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
+        for name in ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv"):
+            if name in tree:
+                tree[name] = Path(tree[name]).name  # the bytes are compared, not the place
+        return tree

@@ -1,0 +1,186 @@
+"""What a training shows and records: progress on a terminal, plain lines elsewhere, metrics.jsonl."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from transduce.train.prepare import Example
+from transduce.train.validate import Validation
+
+log = logging.getLogger(__name__)
+
+_SAMPLES = 2
+
+
+class Monitor:
+    """Shows and records a training from a step on; use it as a context.
+
+    `metrics.jsonl` has a line every `log_every` steps and one a validation; lines past the step that
+    training goes on from are cut off first, so the file reads as if nothing had happened.
+    """
+
+    def __init__(
+        self, console: Console, metrics: Path, *, step: int, max_steps: int, log_every: int
+    ) -> None:
+        self._console = console
+        self._log_every = log_every
+        self._max_steps = max_steps
+        _cut(metrics, step)
+        self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,}/{task.total:,}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task(
+            "training", total=max_steps, completed=step, numbers=""
+        )
+        self._samples = Text()
+        self._bleu = ""
+        self._live = Live(self._render(), console=console, refresh_per_second=4, transient=True)
+        self._began = time.monotonic()
+        self._began_step = step
+        self._window = _Window()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+        self._metrics.close()
+
+    def say(self, line: str) -> None:
+        """Print a line that stays."""
+        self._console.print(escape(line), highlight=False, soft_wrap=True)
+
+    def step(self, step: int, *, loss: float, tokens: int, learning_rate: float) -> None:
+        """Take in one step: its summed plain loss in nats and the number of real target tokens."""
+        self._window.add(loss, tokens)
+        mean, rate = self._window.mean(), self._window.rate()
+        perplexity = math.exp(min(mean, 700))
+        numbers = f"loss {mean:.3f}  perplexity {perplexity:.1f}  {rate:,.0f} tokens/s"
+        self._progress.update(self._task, completed=step, numbers=f"{numbers}  {self._bleu}")
+        if self._console.is_terminal:
+            self._live.update(self._render())
+        if step % self._log_every and step != self._max_steps:
+            return
+        self._record(
+            step=step,
+            loss=round(mean, 6),
+            perplexity=round(perplexity, 4),
+            learning_rate=learning_rate,
+            tokens_per_second=round(rate),
+        )
+        if not self._console.is_terminal:
+            left = _duration((self._max_steps - step) * self._seconds_a_step(step))
+            self.say(f"step {step:,}/{self._max_steps:,}  {numbers}  {left} left")
+        self._window = _Window()
+
+    def validation(
+        self, step: int, result: Validation, examples: Sequence[Example], *, best: bool
+    ) -> None:
+        """Show and record a validation, with two sample translations."""
+        self._bleu = f"BLEU {result.bleu.value:.1f}"
+        mark = "  (best so far)" if best else ""
+        self.say(
+            f"step {step:,}  validation: loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
+            f"BLEU {result.bleu.value:.2f}{mark}"
+        )
+        self._record(
+            step=step,
+            valid_loss=round(result.loss, 6),
+            valid_perplexity=round(result.perplexity, 4),
+            valid_bleu=round(result.bleu.value, 4),
+            signature=result.bleu.signature,
+        )
+        lines = []
+        for example, text in list(zip(examples, result.translations, strict=True))[:_SAMPLES]:
+            lines += [f"  source      {example.source}", f"  translation {text}"]
+            lines += [f"  reference   {example.references[0]}", ""]
+        self._samples = Text("\n".join(lines[:-1]), style="dim")
+        if not self._console.is_terminal:
+            for line in lines:
+                self.say(line)
+        self._window.restart()
+
+    def finished(self, step: int, **facts: Any) -> None:  # noqa: ANN401 - plain JSON values
+        """Record the end."""
+        self._record(step=step, finished=True, **facts)
+
+    def _record(self, **facts: Any) -> None:  # noqa: ANN401 - plain JSON values
+        self._metrics.write(json.dumps(facts) + "\n")
+        self._metrics.flush()
+
+    def _seconds_a_step(self, step: int) -> float:
+        return (time.monotonic() - self._began) / max(1, step - self._began_step)
+
+    def _render(self) -> Group:
+        return Group(self._progress, self._samples)
+
+
+class _Window:
+    """Sums over the steps since the last record."""
+
+    def __init__(self) -> None:
+        self.loss, self.tokens, self.seconds = 0.0, 0, 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Leave out the time since the last step."""
+        self._since = time.monotonic()
+
+    def add(self, loss: float, tokens: int) -> None:
+        now = time.monotonic()
+        self.loss += loss
+        self.tokens += tokens
+        self.seconds += now - self._since
+        self._since = now
+
+    def mean(self) -> float:
+        return self.loss / max(1, self.tokens)
+
+    def rate(self) -> float:
+        return self.tokens / max(1e-9, self.seconds)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics.jsonl; a last line cut short by a kill is left out."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+        records.append(json.loads(line))
+    return records
+
+
+def _cut(path: Path, step: int) -> None:
+    kept = [record for record in read_metrics(path) if record["step"] <= step]
+    path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

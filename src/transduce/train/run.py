@@ -1,0 +1,86 @@
+"""A training run's folder: whose it is, what was decided for it, and that one process has it.
+
+RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> checkpoints/...
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transduce.config import differences
+from transduce.errors import RunError
+from transduce.files import write_whole
+from transduce.train.config import TrainConfig
+from transduce.train.prepare import text_files
+
+FORMAT = 1
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder for this process; a process that is killed leaves no lock behind.
+
+    Raises:
+        RunError: the folder is something else, or another process trains in it.
+    """
+    import fcntl  # not on Windows, where one can translate but not train
+
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"--out {folder} is a file; name a folder")
+    if folder.exists() and any(folder.iterdir()) and not (folder / "lock").exists():
+        raise RunError(f"--out {folder} exists and is not a training run; name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w", encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"--out {folder} cannot be written: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"--out {folder}: another process trains in it now") from None
+        yield
+
+
+def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
+    """See that a run's record is of this configuration and of these very text files.
+
+    Raises:
+        RunError: it is the run of other settings, or its text files have changed since.
+    """
+    if record["format"] != FORMAT:
+        raise RunError(f"{folder} has format {record['format']}; this version reads {FORMAT}")
+    changed = differences(record["settings"], config.identity())
+    changed += [
+        f"the text of {name} has changed"
+        for name, digest in text_files(config).items()
+        if record["files"].get(name, digest) != digest
+    ]
+    if changed:
+        raise RunError(
+            f"--out {folder} is the run of other settings: {'; '.join(changed)}. "
+            "Name another folder, or give the settings it had"
+        )
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return what a run has recorded about itself; empty before its data is ready.
+
+    Raises:
+        RunError: its config.json is damaged.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+
+
+def write(folder: Path, record: dict[str, Any]) -> None:
+    """Record what a run is: format, settings, files, and what was decided for it."""
+    text = json.dumps({"format": FORMAT, **record}, indent=2, ensure_ascii=False)
+    write_whole(folder / "config.json", text + "\n")
