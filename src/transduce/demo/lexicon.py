@@ -227,7 +227,6 @@ nervous     nerveux
 shy         timide
 sad         triste
 injured     blessé
-anxious     inquiet/inquiète
 happy       heureux
 curious     curieux
 lost        perdu
@@ -250,12 +249,13 @@ COMPARATIVES = {
     "old": "older",
     "young": "younger",
     "strong": "stronger",
+    "strange": "stranger",
     "fast": "faster",
     "slow": "slower",
     "heavy": "heavier",
-    "long": "longer",
-    "wide": "wider",
-    "high": "higher",
+    "light": "lighter",
+    "happy": "happier",
+    "brave": "braver",
 }  # the others take *more*
 
 VERBS = read_verbs("""
@@ -286,7 +286,6 @@ like    liked    aimer
 hate    hated    détester
 prefer  preferred préférer préfère préfère préférons préférez préfèrent préféré
 study   studied  étudier
-learn   learned  apprendre apprends apprend apprenons apprenez apprennent appris
 want    wanted   vouloir   veux veut voulons voulez veulent voulu
 have    had      avoir     ai a avons avez ont eu
 """)

@@ -39,7 +39,7 @@ PRONOUNS = {
 
 
 def french(text: str) -> str:
-    """Return `text` with its elisions and contractions made and the marks of aspirated h removed."""
+    """Return `text` with elisions and contractions made and the marks of aspirated h removed."""
     text = " ".join(text.split())
     text = re.sub(rf"\b([ldnj]e|la|que) (?=[{VOWELS}])", lambda m: m[1][:-1] + "'", text)
     for apart, together in (("de le", "du"), ("de les", "des"), ("à le", "au"), ("à les", "aux")):
@@ -102,7 +102,8 @@ def noun_phrase(
 ) -> Phrase:
     """Return determiner, adjective and noun in agreement.
 
-    `determiner` is an English one: the, a, any (a after a negation), no, this, a possessive or a number.
+    `determiner` is an English one: the, a, any (a after a negation), no, this, a possessive, a
+    number, or nothing.
     """
     en = noun.en_plural if plural else noun.en
     fr = noun.fr_plural if plural else noun.fr
@@ -162,8 +163,8 @@ def clause(
 ) -> Pair:
     """Return a statement in both languages; `after` is what follows the verb in each.
 
-    `tense` is present, past, or one of MODALS. With être, the past is right for subjects whose gender and
-    number English shows: a noun, he, she, they (ils).
+    `tense` is present, past, or one of MODALS. With être, the past is only right for a subject
+    whose gender and number English shows: a noun, he, she, they (ils).
     """
     english = _english_verb(verb, subject, tense=tense, negated=negated)
     finite, rest = _french_verb(verb, subject, tense=tense)
@@ -221,7 +222,7 @@ def reason(
     past: bool,
     negated: bool,
 ) -> Pair:
-    """Return "`who` did (not) `verb` `target` because `why` was `adjective`"; `why` is a pronoun."""
+    """Return "`who` did (not) `verb` `target` because `why` was `adjective`"."""
     after = (target.en, f"dans {target.fr}" if verb.en == "enter" else target.fr)
     tense = "past" if past else "present"
     did = clause(who, verb, tense=tense, after=after, negated=negated)

@@ -3,14 +3,17 @@
 Words stand in their English form, as they are found in the lexicon.
 """
 
-from transduce.demo.lexicon import ANIMALS, DISHES, DRINKS, FRUITS, PEOPLE, THINGS
+from transduce.demo.lexicon import ANIMALS, DISHES, DRINKS, FRUITS, PEOPLE, PLACES, THINGS
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a table's cell."""
+    return text.split()
 
 
 def _split(table: dict[str, str]) -> dict[str, list[str]]:
-    return {key: words.split() for key, words in table.items()}
+    return {key: words(text) for key, text in table.items()}
 
-
-_MOVABLE = "book newspaper bag basket boat knife hat coat bike computer letter box table chair stone car key plate dress lamp ladder flower"  # noqa: E501
 
 # What each verb can have as its object.
 OBJECTS = _split(
@@ -44,7 +47,7 @@ DESTINATIONS = {
     "arrive": (("at", "à"), "market station beach school church museum hospital hotel castle lake"),
     "return": (
         ("from", "de"),
-        "market station beach school church museum hospital hotel castle river lake park shop forest",
+        "market station beach school church museum hospital hotel castle river lake park forest",
     ),
     "stay": (("in", "dans"), "house kitchen garden garage castle cave field forest valley shop"),
     "enter": (
@@ -55,19 +58,19 @@ DESTINATIONS = {
 
 # Where things are: prepositions, and what they are said of.
 PLACES_OF = {
-    ("on", "sur"): "table chair bed box boat car wall rock",
-    ("under", "sous"): "table chair bed tree car bridge ladder",
-    ("in", "dans"): "box bag basket car house kitchen garden garage boat",
-    ("behind", "derrière"): "house tree church wall car rock school hotel",
-    ("in front of", "devant"): "house shop church wall car castle school hotel",
-    ("near", "près de"): "house tree river church lake bridge station hospital",
-    ("next to", "à côté de"): "bed table lamp computer wall tree bridge shop",
+    ("on", "sur"): words("table chair bed box boat car wall rock"),
+    ("under", "sous"): words("table chair bed tree car bridge ladder"),
+    ("in", "dans"): words("box bag basket car house kitchen garden garage boat"),
+    ("behind", "derrière"): words("house tree church wall car rock school hotel"),
+    ("in front of", "devant"): words("house shop church wall car castle school hotel"),
+    ("near", "près de"): words("house tree river church lake bridge station hospital"),
+    ("next to", "à côté de"): words("bed table lamp computer wall tree bridge shop"),
 }
 
 # Why somebody did not (or did) do it: what is true of the object, by adjective, and of the subject.
-_UNWILLING = "tired ill afraid sleepy lazy nervous shy sad injured anxious"
+_UNWILLING = "tired ill afraid sleepy lazy nervous shy sad injured"
 REASONS: dict[tuple[str, bool], tuple[dict[str, list[str]], list[str]]] = {
-    (verb, negated): (_split(of_object), of_subject.split())
+    (verb, negated): (_split(of_object), words(of_subject))
     for verb, negated, of_object, of_subject in (
         (
             "cross",
@@ -98,7 +101,7 @@ REASONS: dict[tuple[str, bool], tuple[dict[str, list[str]], list[str]]] = {
             True,
             {
                 "high": "wall rock tree hill mountain tower",
-                "steep": "rock hill mountain",
+                "steep": "rock wall hill mountain",
                 "slippery": "wall rock tree hill mountain tower",
                 "dangerous": "wall rock hill mountain tower tree",
             },
@@ -134,7 +137,7 @@ REASONS: dict[tuple[str, bool], tuple[dict[str, list[str]], list[str]]] = {
             True,
             {
                 "heavy": "box table chair stone basket car bike bed boat",
-                "fragile": "box table chair basket bed lamp",
+                "fragile": "box table chair basket bed boat",
             },
             _UNWILLING,
         ),
@@ -142,8 +145,8 @@ REASONS: dict[tuple[str, bool], tuple[dict[str, list[str]], list[str]]] = {
             "carry",
             True,
             {
-                "heavy": "bag basket box stone chair table ladder lamp computer",
-                "fragile": "bag basket box chair lamp computer ladder plate",
+                "heavy": "bag basket box stone chair bike ladder lamp computer",
+                "fragile": "bag basket box chair lamp computer hat plate",
             },
             _UNWILLING,
         ),
@@ -153,7 +156,7 @@ REASONS: dict[tuple[str, bool], tuple[dict[str, list[str]], list[str]]] = {
             {
                 "empty": "street road park bridge path",
                 "short": "street road path bridge",
-                "narrow": "street road river bridge valley",
+                "narrow": "street river bridge path",
             },
             "hungry thirsty curious happy lost brave",
         ),
@@ -191,11 +194,19 @@ REASONS: dict[tuple[str, bool], tuple[dict[str, list[str]], list[str]]] = {
         (
             "carry",
             False,
-            {"light": "bag basket box stone chair ladder lamp flower"},
+            {"light": "bag basket hat book chair ladder lamp flower"},
             "strong brave happy curious",
         ),
     )
 }
+
+# One choice for each thing that can be true of each object.
+CAUSES = [
+    (verb, negated, adjective, target)
+    for (verb, negated), (of_object, _) in REASONS.items()
+    for adjective, targets in of_object.items()
+    for target in targets
+]
 
 # Adjectives that stand alone, without *too* or *very*.
 UNGRADED = frozenset(["closed", "open", "empty", "rotten", "delicious", "lost", "injured"])
@@ -214,44 +225,30 @@ TWO_ACTS = (
 )
 
 # Adjectives that can stand beside a noun, by the kind of noun.
-_COLOURS = "red blue green black white grey yellow brown"
-ATTRIBUTES: dict[str, list[str]] = (
-    dict.fromkeys(
+_KINDS = (
+    (PLACES, "small big beautiful old"),
+    (
+        words("house school church castle shop museum garage hotel hospital market station"),
+        "small big beautiful old new",
+    ),
+    (
         THINGS,
-        (_COLOURS + " small big beautiful new old pretty expensive strange heavy light").split(),
-    )
-    | dict.fromkeys(
-        FRUITS, ["small", "big", "beautiful", "good", "fresh", "delicious", "cold", "rotten"]
-    )
-    | dict.fromkeys(
-        ANIMALS,
-        ["small", "big", "old", "young", "beautiful", "black", "white", "grey", "brown", "loyal"],
-    )
-    | dict.fromkeys(
-        PEOPLE, ["young", "old", "small", "big", "happy", "sad", "strange", "brave", "tired"]
-    )
-    | dict.fromkeys(DISHES | DRINKS, ["good", "cold", "hot", "fresh", "delicious"])
+        "red blue green black white grey yellow brown small big beautiful new old pretty expensive"
+        " strange heavy light",
+    ),
+    (FRUITS, "small big beautiful good fresh delicious cold rotten"),
+    (ANIMALS, "small big old young beautiful black white grey brown loyal"),
+    (PEOPLE, "young old small happy sad strange brave tired"),
+    (DISHES | DRINKS, "good cold hot fresh delicious"),
 )
+ATTRIBUTES = {noun: words(adjectives) for nouns, adjectives in _KINDS for noun in nouns}
 
 # What is said of somebody after *be*.
-STATES = [
-    "tired",
-    "ill",
-    "sad",
-    "happy",
-    "hungry",
-    "thirsty",
-    "afraid",
-    "sleepy",
-    "lazy",
-    "nervous",
-    "shy",
-    "brave",
-    "strong",
-    "curious",
-]
+STATES = words(
+    "tired ill sad happy hungry thirsty afraid sleepy lazy nervous shy brave strong curious"
+)
 
-# What the weather does: English, the French verb now and then, and what follows it, said and denied.
+# The weather: English, the French verb now and then, and what follows it, said and denied.
 SKIES = (
     ("cold", "fait", "faisait", "froid", "froid"),
     ("hot", "fait", "faisait", "chaud", "chaud"),
