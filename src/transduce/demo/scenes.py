@@ -46,7 +46,9 @@ def _placed(rng: random.Random) -> tuple[Noun, Pair, tuple[str, str]]:
     (en, fr), grounds = rng.choice([*PLACES_OF.items()])
     ground = rng.choice(grounds)
     noun = NOUNS[rng.choice(SMALL if ground in THINGS else [*SMALL, *ANIMALS, *VISITORS])]
-    where = noun_phrase(NOUNS[ground], rng.choice(["the"] * 4 + [rng.choice([*POSSESSIVES])]))
+    owned = ground in THINGS or ground in ("house", "garden", "kitchen", "garage")
+    determiner = rng.choice([*POSSESSIVES]) if owned and rng.random() < 0.3 else "the"
+    where = noun_phrase(NOUNS[ground], determiner)
     return noun, (f"{en} {where.en}", f"{fr} {where.fr}"), (noun.en, ground)
 
 
@@ -177,8 +179,10 @@ def weather(rng: random.Random) -> Sentence:
     en, now, then, said, denied = rng.choice(SKIES)
     past, negated = rng.random() < 0.5, rng.random() < 0.3
     when = rng.choice([*TIMES["past" if past else "present"], ("", "")])
+    if en == "snowing" and when[0] == "in summer":
+        when = ("", "")
     place = rng.choice([*OUTSIDE, "", ""])
-    if place == when[0]:
+    if not place and not when[0]:
         place = "garden"
     where = noun_phrase(NOUNS[place], "the") if place else PRONOUNS["I"]
     after = (f"in {where.en}", f"dans {where.fr}") if place else ("", "")
