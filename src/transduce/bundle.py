@@ -1,9 +1,9 @@
 """The model directory, the interface between everything: save, load, find, average.
 
-    config.json          format, architecture, language codes, licence
-    model.safetensors    the weights, each tensor once
-    tokenizer.model      SentencePiece; or source.model and target.model where the sides differ
-    model_card.md        what it was made of and how well it does
+config.json          format, architecture, language codes, licence
+model.safetensors    the weights, each tensor once
+tokenizer.model      SentencePiece; or source.model and target.model where the sides differ
+model_card.md        what it was made of and how well it does
 """
 
 import json
@@ -145,7 +145,8 @@ def load_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> 
     for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
             raise BundleError(
-                f"{path}: {name} is {tuple(tensors[name].shape)}, the model's {tuple(parameter.shape)}"
+                f"{path}: {name} has shape {tuple(tensors[name].shape)}, "
+                f"config.json says {tuple(parameter.shape)}"
             )
         parameter.copy_(tensors[name])
 
@@ -182,5 +183,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "architecture" not in config:
         raise BundleError(f"{path} describes no model: it has no 'architecture'")
     if config.get("format") != FORMAT:
-        raise BundleError(f"{path} has format {config.get('format')!r}; this version reads {FORMAT}")
+        raise BundleError(
+            f"{path} has format {config.get('format')!r}; this version reads {FORMAT}"
+        )
     return config

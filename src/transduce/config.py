@@ -27,8 +27,17 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def load(kind: type[S], recipe: Path | None = None, overrides: Sequence[str] = ()) -> S:
-    """Read settings of one kind: its defaults, then the recipe, then `a.b=value` overrides.
+def load(
+    kind: type[S],
+    recipe: Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    values: Mapping[str, Any] | None = None,
+    root: Path | None = None,
+) -> S:
+    """Read settings of one kind: its defaults, the recipe, `values`, then `a.b=value` overrides.
+
+    A file named in the recipe is relative to `root`, or to the recipe.
 
     Raises:
         SettingsError: no recipe, not TOML, an unknown key (the nearest is named), a wrong value.
@@ -37,9 +46,11 @@ def load(kind: type[S], recipe: Path | None = None, overrides: Sequence[str] = (
     if recipe is not None:
         tree = _read_toml(recipe)
         _check_keys(kind, tree, where=f"{recipe}: ")
+        _anchor(kind, tree, root or recipe.parent)
+    tree.update(values or {})
     for override in overrides:
         _apply(tree, override)
-        _check_keys(kind, tree, where="--set ")
+        _check_keys(kind, tree, where=f"--set {override}: ")
     return validate(kind, tree)
 
 
@@ -86,6 +97,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from None
+
+
+def _anchor(kind: type[Settings], tree: dict[str, Any], root: Path) -> None:
+    """Make the files to read absolute or relative to here; what is written stays where one is."""
+    for key, value in tree.items():
+        if kind.model_fields[key].annotation == Path | None and isinstance(value, str):
+            tree[key] = str(root / value)
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

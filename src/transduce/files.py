@@ -3,13 +3,13 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def whole_folder(folder: Path) -> Generator[Path]:
     """Yield a folder beside `folder` to fill; at the end it takes that name, on disk and complete.
 
     An error or a kill leaves nothing under the final name; what an earlier kill left is replaced.

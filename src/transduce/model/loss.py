@@ -5,6 +5,7 @@ Letters of the shapes: b sentences, t target positions, V the target vocabulary.
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -28,7 +29,7 @@ def smoothed_loss(
     over all classes, the label's among them.
     """
     real = labels != PAD
-    log_probs = logits[real].float().log_softmax(-1)
-    plain = -log_probs.gather(-1, labels[real][:, None]).sum()
-    spread = -log_probs.sum() / logits.shape[-1]
+    log_probs = logits.log_softmax(-1, dtype=torch.float32)
+    plain = -log_probs.gather(-1, labels[..., None]).squeeze(-1)[real].sum()
+    spread = -log_probs.mean(-1)[real].sum()
     return Loss((1 - smoothing) * plain + smoothing * spread, plain)

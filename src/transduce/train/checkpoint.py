@@ -22,7 +22,7 @@ from transduce.files import link_whole, whole_folder
 
 @dataclass
 class State:
-    """Where a training stands; all that is not weights. The order of data and dropout follow from it."""
+    """Where a training stands, weights aside; the order of data and dropout follow from it."""
 
     step: int = 0
     epoch: int = 0
@@ -120,7 +120,7 @@ def _load_moments(model: Bundle, optimizer: Optimizer, tensors: dict[str, Tensor
 
 
 def average(run: Path, model: Bundle, state: State, card: str) -> Path:
-    """Write the mean of the last validated checkpoints (section 6.1), and load it into the model."""
+    """Write the mean of the last validated checkpoints (section 6.1); load it into the model."""
     folders = [path(run, step) for step in state.validated]
     folder = run / "checkpoints" / "average"
     bundle.load_weights(model.model, bundle.average(folders), folder)

@@ -35,8 +35,8 @@ else:
 class LoopSettings(Settings):
     """How long and how to train; what is None is chosen from the corpus (defaults.py) and told.
 
-    Source: sections 5.3 and 5.4 of the paper, for Adam, the schedule and label smoothing; section 6.1
-    for averaging and the beam. Steps are updates; tokens are subword pieces a side, padding included.
+    Steps are updates; tokens are subword pieces a side, padding included. Source: the paper's
+    sections 5.3 and 5.4 for Adam, the schedule and label smoothing, 6.1 for averaging and the beam.
     """
 
     max_steps: int | None = Field(None, gt=0)
@@ -61,7 +61,7 @@ class LoopSettings(Settings):
 
 
 class TrainConfig(Settings):
-    """Everything that `transduce train` needs: where the text is, and how it differs from the defaults.
+    """Everything that `transduce train` needs: where the text is, and what is not as by default.
 
     Raises:
         SettingsError: no text, two kinds of it, or half of a pair of files.

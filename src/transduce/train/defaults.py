@@ -5,7 +5,7 @@ from typing import NamedTuple
 from transduce.model.config import PRESETS, TransformerConfig
 from transduce.train.config import LoopSettings, TrainConfig
 
-# Pairs up to which a size is used, the size, its dropout, passes over the corpus, learning rate scale.
+# Pairs up to which a size is used; the size, its dropout, passes over the text, rate scale.
 # Small data wants a small, strongly regularised model: Wu et al. 2021, Araabi & Monz 2020.
 _BY_PAIRS = (
     (100_000, "tiny", 0.3, 40, 2.0),
@@ -35,7 +35,7 @@ class Loop(LoopSettings):
 
 
 def choose_vocab_size(config: TrainConfig, pairs: int) -> int:
-    """Number of subwords: a quarter of the pairs, so that each is seen often enough to be learnt."""
+    """Number of subwords: a quarter of the pairs, so that each is seen often enough."""
     if config.tokenizer.vocab_size is not None:
         return config.tokenizer.vocab_size
     ceiling = 8_000 if pairs <= 1_000_000 else 32_000

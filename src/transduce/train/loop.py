@@ -5,7 +5,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ _SKIPPED_AT_MOST = 10
 
 
 class Step(NamedTuple):
-    """What one step did: its plain loss in nats over its real target tokens, and whether it counted."""
+    """What one step did: its summed plain loss (nats), its real target tokens, if it counted."""
 
     loss: float
     tokens: int
@@ -222,7 +222,7 @@ def _measure(
 def _run(
     config: TrainConfig, data: Data, training: _Training, stop: threading.Event, console: Console
 ) -> Result:
-    """Go from the state on to the end; every line of this loop happens once a step, in this order."""
+    """Go from the state to the end; each line of this loop happens once a step, in this order."""
     model, optimizer, loop, bf16, state = training
     d_model = model.model.config.d_model
     if state.best_step:
@@ -288,7 +288,7 @@ def _count_skipped(state: State, result: Step) -> None:
 
 
 def _validate(data: Data, training: _Training, monitor: Monitor) -> Validation:
-    """Validate, and keep the account of what is best: the higher BLEU, the earlier step of equals."""
+    """Validate, and keep account of what is best: the higher BLEU, the earlier step of equals."""
     loop, state = training.loop, training.state
     score = validate(training.model, data.valid, loop)
     best = score.bleu.value > state.best_bleu
@@ -348,7 +348,7 @@ def _finished(folder: Path) -> Result | None:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def _stop_signals() -> Generator[threading.Event]:
     """Turn SIGINT and SIGTERM into an event while training; a second one ends at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""What a training shows and records: progress on a terminal, plain lines elsewhere, metrics.jsonl."""
+"""What a training shows and records: progress on a terminal or plain lines, metrics.jsonl."""
 
 import json
 import logging
@@ -26,8 +26,8 @@ _SAMPLES = 2
 class Monitor:
     """Shows and records a training from a step on; use it as a context.
 
-    `metrics.jsonl` has a line every `log_every` steps and one a validation; lines past the step that
-    training goes on from are cut off first, so the file reads as if nothing had happened.
+    `metrics.jsonl` has a line every `log_every` steps and one a validation; lines past the step
+    that training goes on from are cut off first, so it reads as if nothing had happened.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Monitor:
         self._bleu = f"BLEU {result.bleu.value:.1f}"
         mark = "  (best so far)" if best else ""
         self.say(
-            f"step {step:,}  validation: loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
-            f"BLEU {result.bleu.value:.2f}{mark}"
+            f"step {step:,}  validation: loss {result.loss:.3f}  "
+            f"perplexity {result.perplexity:.2f}  BLEU {result.bleu.value:.2f}{mark}"
         )
         self._record(
             step=step,

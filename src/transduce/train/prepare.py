@@ -182,7 +182,8 @@ class _Spool:
 def _read_training(config: TrainConfig) -> Iterator[Pair]:
     if config.tsv is not None:
         return read_tsv(config.tsv)
-    assert config.source is not None and config.target is not None
+    assert config.source is not None
+    assert config.target is not None
     return read_pairs(config.source, config.target)
 
 

@@ -4,7 +4,7 @@ RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> chec
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Generator[None]:
     """Hold a run's folder for this process; a process that is killed leaves no lock behind.
 
     Raises:
