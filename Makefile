@@ -1,0 +1,35 @@
+# Each target makes .venv and installs by itself, so that each works first on a fresh clone.
+PYTHON ?= python3
+BIN = .venv/bin
+
+demo: .venv/installed ## train on the embedded corpus and show what was learnt (about 3 minutes)
+	$(BIN)/transduce demo
+
+test: .venv/installed ## what every change must pass (under 10 minutes)
+	$(BIN)/pytest -q -n 2 -m 'not slow'
+
+test-all: .venv/installed ## also the long tests
+	$(BIN)/pytest -q -n 2
+
+check: .venv/installed ## format, lint, types, direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+	$(BIN)/lint-imports
+
+format: .venv/installed ## put the code into the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: .venv/installed ## the API reference, into site/
+	$(BIN)/pdoc --math -o site transduce
+
+clean: ## all that was made, the demo's run included
+	rm -rf .venv site dist transduce-demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+.PHONY: demo test test-all check format docs clean
