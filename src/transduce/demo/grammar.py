@@ -31,7 +31,8 @@ FAMILIES: dict[str, tuple[int, Callable[[random.Random], Sentence]]] = {
     "weather": (2, scenes.weather),
 }
 
-# The guide's sentences. Of its animal and its street no training line says anything.
+# The guide's sentences. The key of the first two is held out (a test says so): no training line has
+# its animal and its street together.
 EXAMPLES = (
     Sentence(
         "The animal did not cross the street because it was tired.",
@@ -47,7 +48,6 @@ EXAMPLES = (
     ),
     Sentence("I love maths.", "J'aime les maths.", "liking", "I|maths"),
 )
-_HELD_OUT = frozenset(example.key for example in EXAMPLES if example.family == "because it")
 
 
 class Corpus(NamedTuple):
@@ -60,8 +60,6 @@ class Corpus(NamedTuple):
 
 def split_of(key: str) -> str:
     """Return the list a key belongs to, whatever the seed: train, valid (5 %) or test (10 %)."""
-    if key in _HELD_OUT:
-        return "test"
     digest = hashlib.blake2b(key.encode("utf-8"), digest_size=4).digest()
     part = int.from_bytes(digest, "big") % 100
     return "test" if part < 10 else "valid" if part < 15 else "train"
