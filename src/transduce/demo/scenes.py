@@ -34,7 +34,7 @@ from transduce.demo.situations import ATTRIBUTES, OUTSIDE, PLACES_OF, SKIES, TIM
 
 COMPARED = (
     (ANIMALS, words("small big old young strong fast slow beautiful dangerous brave")),
-    (PEOPLE, words("old young strong fast slow happy brave beautiful big small")),
+    (PEOPLE, words("old young strong fast happy brave beautiful big small")),
     (THINGS, words("small big old heavy light expensive beautiful strange good")),
 )
 SMALL = words("book newspaper letter key knife plate hat apple orange egg flower")
