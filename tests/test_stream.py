@@ -39,7 +39,7 @@ def test_no_input_gives_no_output():
 
 def test_full_windows_are_filled():
     upper = Upper()
-    list(translate_stream(upper, map(str, range(1000)), window=250, pause=5))
+    list(translate_stream(upper, map(str, range(1000)), window=250, pause=5.0))
     assert [len(numbers) for numbers, _ in upper.windows] == [250] * 4
 
 
@@ -73,7 +73,7 @@ def test_an_input_that_trickles_is_answered():
 
 def test_numbers_are_those_of_the_lines():
     upper = Upper()
-    list(translate_stream(upper, [Line(41, "a", False), Line(42, "b", True)], pause=5))
+    list(translate_stream(upper, [Line(41, "a", False), Line(42, "b", True)], pause=5.0))
     assert upper.windows == [([41, 42], ["a", "b"])]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from transduce.bundle import Bundle
-from transduce.decode.translator import Translation, Translator
+from transduce.decode.translator import Translation, Translator, _batches
 from transduce.errors import BundleError, SettingsError
 from transduce.model.config import EOS, TransformerConfig
 from transduce.model.transformer import Transformer
@@ -94,6 +94,13 @@ def test_batches_hold_what_they_may(translator, monkeypatch):
     lengths = [length for batch in batches for length in batch]
     assert lengths == sorted(lengths, reverse=True)
     assert len(lengths) == 3 * 9
+
+
+def test_the_end_mark_counts_in_a_batch():
+    sources = {i: [5] * 9 for i in range(3)}
+    assert list(_batches(sources, 29)) == [[0, 1], [2]]
+    assert list(_batches(sources, 30)) == [[0, 1, 2]]
+    assert list(_batches(sources, 0)) == [[0], [1], [2]]
 
 
 def test_blank_texts_come_back_empty_in_place(translator):
