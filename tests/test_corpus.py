@@ -286,9 +286,7 @@ def test_the_report_says_how_many_and_why():
     assert counts(report.as_dict()["noticed"]) == {"equal": 5}
 
 
-@pytest.mark.parametrize(
-    "setting", [{"max_length": 0}, {"max_ratio": 0.5}, {"max_ratio": float("nan")}]
-)
+@pytest.mark.parametrize("setting", [{"max_length": 0}, {"max_ratio": 0.5}])
 def test_limits_that_let_nothing_pass_are_refused(setting):
     with pytest.raises(SettingsError, match=next(iter(setting))):
         DataConfig(**setting)

@@ -130,3 +130,11 @@ def test_foreign_lengths_are_refused(tmp_path, lengths):
     np.save(tmp_path / "train" / "lengths.npy", lengths, allow_pickle=True)
     with pytest.raises(DataError, match="train: "):
         Store.open(tmp_path / "train")
+
+
+def test_a_header_that_does_not_end_is_refused(tmp_path):
+    write(tmp_path / "train", PAIRS)
+    path = tmp_path / "train" / "lengths.npy"
+    path.write_bytes(path.read_bytes().replace(b"}", b" "))
+    with pytest.raises(DataError, match="train: "):
+        Store.open(tmp_path / "train")

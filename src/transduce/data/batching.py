@@ -88,14 +88,16 @@ def _sort_by_shape(marked: Int[np.ndarray, "n 2"], random: np.random.Generator) 
 def _cut(longer: Int[np.ndarray, " n"], tokens: int, *, first: float) -> list[int]:
     """Return where the second and later batches begin, in rows sorted by their longer side.
 
-    The first batch takes only this share of its rows, so that all boundaries differ between epochs.
+    The first batch takes only this share of its rows, so that all boundaries differ between epochs;
+    a corpus that is a single batch stays one.
     """
-    counts = np.arange(1, tokens + 1)
+    counts = np.arange(1, min(tokens, len(longer)) + 1)
     cuts, start = [], 0
     while start < len(longer):
         # The last row is the longest: as rows are added, rows x longest only grows.
         window = longer[start : start + tokens // int(longer[start])]
         size = int(np.count_nonzero(window * counts[: len(window)] <= tokens))
-        start += max(1, size if start else int(size * first))
+        whole = start > 0 or size == len(longer)
+        start += max(1, size if whole else int(size * first))
         cuts.append(start)
     return cuts[:-1]

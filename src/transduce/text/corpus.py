@@ -153,7 +153,7 @@ class DataConfig(Settings):
     def _check(self) -> "DataConfig":
         if self.max_length < 1:
             raise SettingsError(f"max_length = {self.max_length}: it must be at least 1")
-        if not self.max_ratio >= 1:
+        if self.max_ratio < 1:
             raise SettingsError(f"max_ratio = {self.max_ratio}: it must be at least 1")
         return self
 
