@@ -158,8 +158,8 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, vocab_size
             bos_id=BOS,
             eos_id=EOS,
             unk_id=UNK,
-            max_sentence_length=2
-            ** 30,  # bytes, the most it takes; longer lines are left out in silence
+            # In bytes, and the most it takes; longer lines are left out in silence.
+            max_sentence_length=1 << 30,
             num_threads=8,  # fixed: the sums of unigram training depend on it
             minloglevel=4,
         )
@@ -202,6 +202,6 @@ class _TrainingText:
                 self.found_text = self.found_text or bool(sentence.strip())
                 # SentencePiece skips, in silence, each line that holds its private sign U+2585.
                 yield sentence.replace("\u2585", " ")
-        except BaseException as error:  # SentencePiece would turn it into a RuntimeError of its own
+        except (Exception, KeyboardInterrupt) as error:  # SentencePiece hides it in a RuntimeError
             self.error = error
             raise
