@@ -1,7 +1,7 @@
 """The settings of a training run, as the command line, a recipe or Python gives them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, create_model, model_validator
 
@@ -74,7 +74,7 @@ class TrainConfig(Settings):
     valid_target: Path | None = None
     valid_tsv: Path | None = None
     out: Path = Path("transduce-run")
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, lt=2**63)
     device: str = "auto"
     threads: int = Field(0, ge=0)
     """CPU threads; 0 lets PyTorch choose."""
@@ -88,7 +88,7 @@ class TrainConfig(Settings):
     train: LoopSettings = LoopSettings()
 
     @model_validator(mode="after")
-    def _one_kind_of_text(self) -> Self:
+    def _one_kind_of_text(self) -> "TrainConfig":
         for kind, source, target, tsv in (
             ("", self.source, self.target, self.tsv),
             ("valid-", self.valid_source, self.valid_target, self.valid_tsv),

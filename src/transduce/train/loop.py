@@ -1,6 +1,7 @@
 """Training: `train_step` on one screen, and the loop around it in the order things happen."""
 
 import logging
+import math
 import resource
 import signal
 import threading
@@ -10,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch.optim import Adam
 
 from transduce import bundle
+from transduce import config as settings
 from transduce.bundle import Bundle
 from transduce.data.batching import Batch, collate, plan
 from transduce.errors import RunError, Stopped
@@ -37,6 +40,10 @@ log = logging.getLogger(__name__)
 
 _SKIPPED_AT_MOST = 10
 """Updates in a row that may fail to be finite before training stops."""
+_REMEDY = (
+    "the last checkpoint is sound. Lower train.learning_rate_scale, or set train.clip_norm, "
+    "in another folder"
+)
 
 
 class Step(NamedTuple):
@@ -138,8 +145,8 @@ def _set_up(
     device = choose_device(config.device)
     reasons = []
     if record:
-        architecture = TransformerConfig.model_validate(record["architecture"])
-        loop = Loop.model_validate(record["loop"])
+        architecture = settings.validate(TransformerConfig, record["architecture"])
+        loop = settings.validate(Loop, record["loop"])
         if (was := record["threads"]) != threads:
             log.warning("%d threads, the run had %d: not the same to the last bit", threads, was)
     else:
@@ -244,24 +251,25 @@ def _run(
             batches = [collate([data.train[row] for row in rows]) for rows in steps[state.position]]
             state.step, state.position = state.step + 1, state.position + 1
             rate = loop.learning_rate_scale * noam(state.step, d_model, loop.warmup)
-            seed = config.seed << 40 | state.step
             result = train_step(
                 model.model,
                 optimizer,
                 batches,
                 loop=loop,
                 learning_rate=rate,
-                seed=seed,
+                seed=_seed(config.seed, state.step),
                 bf16=bf16,
             )
             _count_skipped(state, result)
             monitor.step(state.step, loss=result.loss, tokens=result.tokens, learning_rate=rate)
             due = state.step % loop.validate_every == 0 or state.step == loop.max_steps
-            score = _validate(data, training, monitor) if due else None
-            if due or state.step % loop.save_every == 0 or stop.is_set():
+            # After an update that was not finite the weights are suspect: nothing is built on them.
+            sound = state.skipped == 0
+            score = _validate(data, training, monitor) if due and sound else None
+            if sound and (due or state.step % loop.save_every == 0 or stop.is_set()):
                 _save(config, data, training, score)
             if stop.is_set():
-                raise Stopped(f"stopped and saved at step {state.step:,}; the same command goes on")
+                raise Stopped(f"stopped at step {state.step:,}, saved; the same command goes on")
         return _finish(config, data, training, monitor)
 
 
@@ -276,21 +284,25 @@ def _epoch(config: TrainConfig, data: Data, loop: Loop, epoch: int) -> list:
     )
 
 
+def _seed(seed: int, step: int) -> int:
+    """What dropout of a step is drawn from."""
+    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
+
+
 def _count_skipped(state: State, result: Step) -> None:
     state.skipped = 0 if result.applied else state.skipped + 1
     if state.skipped:
         log.warning("step %d: loss or gradient is not finite, not applied", state.step)
     if state.skipped == _SKIPPED_AT_MOST:
-        raise RunError(
-            f"step {state.step}: {_SKIPPED_AT_MOST} updates in a row were not finite; the last "
-            "checkpoint is sound. Lower train.learning_rate_scale or set train.clip_norm"
-        )
+        raise RunError(f"step {state.step}: {state.skipped} updates in a row not finite; {_REMEDY}")
 
 
 def _validate(data: Data, training: _Training, monitor: Monitor) -> Validation:
     """Validate, and keep account of what is best: the higher BLEU, the earlier step of equals."""
     loop, state = training.loop, training.state
     score = validate(training.model, data.valid, loop)
+    if not math.isfinite(score.loss):
+        raise RunError(f"step {state.step}: the validation loss is {score.loss}; {_REMEDY}")
     best = score.bleu.value > state.best_bleu
     if best:
         state.best_step, state.best_bleu, state.stale = state.step, score.bleu.value, 0
@@ -316,6 +328,8 @@ def _save(config: TrainConfig, data: Data, training: _Training, score: Validatio
 def _finish(config: TrainConfig, data: Data, training: _Training, monitor: Monitor) -> Result:
     """Let `best` name the better of the best checkpoint and the average of the last ones."""
     model, _, loop, _, state = training
+    if not state.best_step:
+        raise RunError(f"step {state.step}: never validated, no update was finite; {_REMEDY}")
     folder = checkpoint.path(config.out, state.best_step)
     tensors = bundle.read_tensors(folder / "model.safetensors")
     bundle.load_weights(model.model, tensors, folder)

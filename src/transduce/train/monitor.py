@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -56,7 +56,7 @@ class Monitor:
         self._began_step = step
         self._window = _Window()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Monitor":
         if self._console.is_terminal:
             self._live.start()
         return self

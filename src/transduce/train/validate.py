@@ -40,13 +40,15 @@ def validate(
     """
     training = model.model.training
     model.model.eval()
+    loss = _loss(model, examples, loop.batch_tokens)
+    if not math.isfinite(loss):
+        return Validation(loss, Score(0.0, "not translated"), [""] * len(examples))
     translations = Translator(model).translate_lines(
         [example.source for example in examples], BeamOptions(size=loop.beam, alpha=loop.alpha)
     )
     texts = [translation.text for translation in translations]
     references = [example.references for example in examples]
     score = bleu(texts, references, interval=interval)
-    loss = _loss(model, examples, loop.batch_tokens)
     model.model.train(training)
     return Validation(loss, score, texts)
 

@@ -1,0 +1,5 @@
+"""`python -m transduce` is the command line."""
+
+from transduce.cli import main
+
+main()
