@@ -66,9 +66,11 @@ def test_an_input_that_trickles_is_answered():
             time.sleep(0.01)
             yield str(number)
 
-    found = translate_stream(Upper(), lines())
+    upper = Upper()
+    found = translate_stream(upper, lines())
     assert next(found).text == "0"
     found.close()
+    assert len(upper.windows[0][0]) < 100
 
 
 def test_numbers_are_those_of_the_lines():
