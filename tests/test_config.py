@@ -85,13 +85,16 @@ def test_settings_survive_json(recipe):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("sed=2", "--set unknown setting sed, did you mean 'seed'?"),
-        ("search.beem=2", "--set unknown setting search.beem, did you mean 'beam'?"),
-        ("search.zzz=2", "--set unknown setting search.zzz, known: beam, alpha, sizes"),
-        ("serch.beam=2", "--set unknown setting serch, did you mean 'search'?"),
-        ("search=2", "--set search is a group of settings, write search.NAME"),
+        ("sed=2", "--set sed=2: unknown setting sed, did you mean 'seed'?"),
+        ("search.beem=2", "--set search.beem=2: unknown setting search.beem, did you mean 'beam'?"),
+        (
+            "search.zzz=2",
+            "--set search.zzz=2: unknown setting search.zzz, known: beam, alpha, sizes",
+        ),
+        ("serch.beam=2", "--set serch.beam=2: unknown setting serch, did you mean 'search'?"),
+        ("search=2", "--set search=2: search is a group of settings, write search.NAME"),
         ("seed", "--set seed: a setting is written key=value"),
-        ("=2", "--set unknown setting , known: name, folder, shuffle, seed, search"),
+        ("=2", "--set =2: unknown setting , known: name, folder, shuffle, seed, search"),
     ],
 )
 def test_an_override_that_names_no_setting(override, message):

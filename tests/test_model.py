@@ -297,6 +297,13 @@ def test_a_blocked_key_and_its_value_change_nothing():
         assert torch.equal(one, other)
 
 
+def test_a_blocked_key_loses_to_the_lowest_of_scores():
+    q, k, v = torch.tensor([[1.0]]), torch.tensor([[-1e30], [0.0]]), torch.tensor([[1.0], [2.0]])
+    output, weights = attention(q, k, v, torch.tensor([True, False]))
+    assert weights.tolist() == [[1.0, 0.0]]
+    assert output.tolist() == [[1.0]]
+
+
 def test_attention_is_pytorchs_under_every_shape_of_mask():
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 6, 8), torch.randn(2, 3, 6, 5)
@@ -474,6 +481,7 @@ def test_weights_are_drawn_as_in_the_publications_code():
     for side in (model.source_embedding, model.target_embedding):
         for normal in (side.table.weight, side.positions):
             assert normal.std().item() == pytest.approx(d**-0.5, rel=0.03)
+            assert abs(normal.mean()) < 0.03 * d**-0.5
             assert normal.abs().max() > 3 * d**-0.5
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
