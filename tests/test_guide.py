@@ -866,7 +866,7 @@ def test_claim_77_a_model_that_knows_nothing_has_the_loss_of_a_uniform_guess(ste
 
 def test_claim_78_the_gradient_is_softmax_minus_one_hot(step):
     logits = step.logits.detach().requires_grad_()
-    (smoothed_loss(logits, step.labels, 0.0).plain / 7).backward()
+    (smoothed_loss(logits, step.labels, 0.0).smoothed / 7).backward()
     expected = (logits.detach().softmax(-1) - functional.one_hot(step.labels, 16)) / 7
     expected[step.labels == PAD] = 0
     near(logits.grad, expected)
@@ -876,7 +876,7 @@ def test_claim_78_the_gradient_is_softmax_minus_one_hot(step):
 def test_claim_79_training_lowers_the_loss_until_the_pairs_are_learnt(step):
     def loss() -> Tensor:
         logits = step.model(step.source, step.decoder_input)
-        return smoothed_loss(logits, step.labels, 0.0).plain / 7
+        return smoothed_loss(logits, step.labels, 0.0).smoothed / 7
 
     assert loss() < step.loss - 0.05
     for _ in range(399):

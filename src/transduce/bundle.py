@@ -133,7 +133,7 @@ def load_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> 
     """Put tensors into a model; every name on both sides is used exactly once.
 
     Raises:
-        BundleError: names missing or left over, or another shape.
+        BundleError: names missing or left over, another shape, or numbers that are none.
     """
     parameters = dict(model.named_parameters())
     missing, unknown = parameters.keys() - tensors.keys(), tensors.keys() - parameters.keys()
@@ -148,6 +148,8 @@ def load_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> 
                 f"{path}: {name} has shape {tuple(tensors[name].shape)}, "
                 f"config.json says {tuple(parameter.shape)}"
             )
+        if not tensors[name].isfinite().all():
+            raise BundleError(f"{path}: {name} holds numbers that are not finite; it is no model")
         parameter.copy_(tensors[name])
 
 

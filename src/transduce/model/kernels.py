@@ -34,7 +34,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return functional.dropout(x, self.p)
-        dropped = round(self.p * 65_536)
+        dropped = min(round(self.p * 65_536), 65_535)
         # Four lanes of 16 bits a draw.
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         lanes = draws.view(torch.int16)[: x.numel()].view(x.shape)

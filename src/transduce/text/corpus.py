@@ -7,6 +7,7 @@ no text.
 
 import gzip
 import hashlib
+import io
 import logging
 import sys
 import zlib
@@ -260,7 +261,7 @@ def _records(path: Path | None) -> Iterator[bytes]:
     """Yield a file's records as bytes, without line ends and without the file's byte order mark."""
     try:
         if path is None:
-            yield from _split(sys.stdin.buffer)
+            yield from _split(_standard_input())
         elif path.suffix == ".gz":
             with gzip.open(path, "rb") as file:
                 yield from _split(file)
@@ -270,6 +271,17 @@ def _records(path: Path | None) -> Iterator[bytes]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{_name(path)}: cannot be read ({reason})") from None
+
+
+def _standard_input() -> Iterable[bytes]:
+    """Standard input under a handle of our own.
+
+    A thread that waits in sys.stdin.buffer when the program ends makes Python abort.
+    """
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except io.UnsupportedOperation:  # a program has put something else in its place
+        return sys.stdin.buffer
 
 
 def _split(file: Iterable[bytes]) -> Iterator[bytes]:
