@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.data.batching import collate, pad, plan
@@ -42,7 +42,6 @@ def padding(lengths, steps):
     return 1 - int(marked.sum()) / cells
 
 
-@settings(deadline=None)
 @given(TABLE, st.integers(1, 200), st.integers(0, 5), st.integers(0, 5), st.integers(1, 4))
 def test_every_pair_comes_once_within_the_budget(lengths, tokens, seed, epoch, accumulate):
     steps = plan(lengths, tokens, seed=seed, epoch=epoch, accumulate=accumulate)
@@ -55,7 +54,6 @@ def test_every_pair_comes_once_within_the_budget(lengths, tokens, seed, epoch, a
     assert all(0 < len(step) <= accumulate for step in steps)
 
 
-@settings(deadline=None)
 @given(TABLE, st.integers(0, 5), st.integers(0, 5))
 def test_a_plan_is_a_function_of_its_arguments(lengths, seed, epoch):
     first = plan(lengths, 64, seed=seed, epoch=epoch)
@@ -162,7 +160,6 @@ def test_a_batch_has_the_marks_where_the_model_wants_them():
     assert batch.tokens == 5
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(st.integers(4, 99)), st.lists(st.integers(4, 99))), min_size=1))
 def test_each_target_has_one_end_and_each_label_the_token_before_it(pairs):
     batch = collate(pairs)

@@ -6,7 +6,7 @@ import logging
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.errors import DataError, SettingsError
@@ -99,7 +99,6 @@ def test_records_of(file, content, records):
     assert list(read_lines(file(gzip.compress(content), "text.gz"))) == records
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]))),
     st.sampled_from(["\n", "\r\n"]),
@@ -236,7 +235,6 @@ def test_a_dropped_pair_counts_once():
     assert report.kept == 0
 
 
-@settings(deadline=None)
 @given(st.text(), st.text(), st.text(), st.text())
 def test_a_digest_tells_pairs_apart(a, b, c, d):
     assert (digest(Pair(a, b)) == digest(Pair(c, d))) == (

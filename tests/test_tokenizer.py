@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import sentencepiece
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transduce.errors import DataError, SettingsError, TokenizerError
@@ -54,13 +54,11 @@ def tokenizer(request):
     return train_tokenizer(corpus, TokenizerConfig(kind=request.param), vocab_size=400)
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_the_normal_form_is_idempotent(text):
     assert normalize(normalize(text)) == normalize(text)
 
 
-@settings(deadline=None)
 @given(TEXT)
 @example("\u2581 \u2581")
 @example(" x ")
@@ -69,7 +67,6 @@ def test_decoding_gives_the_normal_form_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == normalize(text)
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_text_never_becomes_a_reserved_id(tokenizer, text):
     assert not {PAD, BOS, EOS, UNK} & set(tokenizer.encode(text))

@@ -10,7 +10,6 @@ Shapes: n pairs.
 import json
 from array import array
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from operator import index
 from pathlib import Path
 from tokenize import TokenError
@@ -23,7 +22,6 @@ from transduce.errors import DataError
 from transduce.files import whole_folder
 
 _FORMAT = 1
-_CHUNK = 1 << 20  # ids that wait in memory to be written
 
 
 class Store:
@@ -81,67 +79,26 @@ class Store:
         return self._ids[start:middle].tolist(), self._ids[middle:end].tolist()
 
 
-def write(folder: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Store:
-    """Write the pairs into a folder, in place of what it held, and open it.
+def write(
+    folder: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, vocab_size: int
+) -> Store:
+    """Write pairs of ids below `vocab_size` into a folder, in place of what it held, and open it.
 
     A folder of the final name is always complete: it is written beside, flushed and renamed.
 
     Raises:
         DataError: there are no pairs.
     """
+    kind, dtype = ("H", "uint16") if vocab_size <= 2**16 else ("I", "uint32")
+    lengths = array("i")
     with whole_folder(folder) as beside:
-        lengths = array("i")
-        with closing(_Writer(beside / "ids.bin")) as writer:
+        with (beside / "ids.bin").open("wb") as file:
             for source, target in pairs:
-                writer.add(source)
-                writer.add(target)
+                array(kind, [*source, *target]).tofile(file)
                 lengths.extend((len(source), len(target)))
         if not lengths:
             raise DataError(f"{folder}: there are no pairs to store")
         np.save(beside / "lengths.npy", np.array(lengths, dtype=np.int32).reshape(-1, 2))
-        meta = {"format": _FORMAT, "dtype": writer.dtype.name, "pairs": len(lengths) // 2}
+        meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(lengths) // 2}
         (beside / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
     return Store.open(folder)
-
-
-class _Writer:
-    """Appends ids to a file of uint16, which turns into one of uint32 when a larger id comes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.dtype: np.dtype = np.dtype("<u2")
-        self._waiting: list[int] = []
-        self._file = path.open("wb")
-
-    def add(self, ids: Sequence[int]) -> None:
-        self._waiting.extend(ids)
-        if len(self._waiting) >= _CHUNK:
-            self._write()
-
-    def close(self) -> None:
-        try:
-            self._write()
-        finally:
-            self._file.close()
-
-    def _write(self) -> None:
-        ids = np.array(self._waiting, dtype=np.int64)
-        self._waiting.clear()
-        if not len(ids):
-            return
-        assert ids.min() >= 0, "a negative id"
-        assert ids.max() < 2**32, "an id of more than 32 bits"
-        if self.dtype.itemsize == 2 and ids.max() >= 2**16:
-            self._widen()
-        ids.astype(self.dtype).tofile(self._file)
-
-    def _widen(self) -> None:
-        self._file.close()
-        narrow = self.path.with_suffix(".narrow")
-        self.path.rename(narrow)
-        self.dtype = np.dtype("<u4")
-        self._file = self.path.open("wb")
-        with narrow.open("rb") as file:
-            while len(ids := np.fromfile(file, dtype="<u2", count=_CHUNK)):
-                ids.astype(self.dtype).tofile(self._file)
-        narrow.unlink()

@@ -51,7 +51,7 @@ class LoopSettings(Settings):
     """Largest norm of the gradient; 0 does not clip, as in the paper."""
     validate_every: int | None = Field(None, gt=0)
     save_every: int | None = Field(None, gt=0)
-    log_every: int = Field(20, gt=0)
+    log_every: int = Field(50, gt=0)
     average_last: int = Field(5, gt=0)
     """How many of the last validated checkpoints are kept and averaged at the end."""
     patience: int = Field(8, ge=0)

@@ -8,8 +8,8 @@ from transduce.train.config import LoopSettings, TrainConfig
 # Pairs up to which a size is used; the size, its dropout, passes over the text, rate scale.
 # Small data wants a small, strongly regularised model: Wu et al. 2021, Araabi & Monz 2020.
 _BY_PAIRS = (
-    (100_000, "tiny", 0.3, 40, 2.0),
-    (1_000_000, "small", 0.2, 20, 1.5),
+    (100_000, "tiny", 0.3, 40, 1.5),
+    (1_000_000, "small", 0.2, 20, 1.0),
     (5_000_000, "base", 0.1, 15, 1.0),
     (float("inf"), "big", 0.1, 10, 1.0),
 )
@@ -76,7 +76,7 @@ def _complete(
     max_steps = said.max_steps or max(300, passes * steps_a_pass)
     if said.max_steps is None:
         reasons.append(f"{max_steps:,} steps: {max_steps / steps_a_pass:.0f} passes over the text")
-    warmup = said.warmup or min(4000, max(1, max_steps // 5))
+    warmup = said.warmup or min(4000, max(1, max_steps // 3))
     validate_every = said.validate_every or max(1, min(2000, max_steps // 20))
     chosen = {
         "max_steps": max_steps,

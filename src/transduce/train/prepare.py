@@ -106,7 +106,9 @@ def _make(config: TrainConfig, folder: Path) -> None:
     tokenizers = _train_tokenizers(config, spool, folder)
     pairs = filter_lengths(_encode(spool, *tokenizers), config.data, report=report)
     try:
-        written = store.write(folder / "train", pairs)
+        written = store.write(
+            folder / "train", pairs, vocab_size=max(tokenizer.size for tokenizer in tokenizers)
+        )
     except DataError:
         raise DataError("; ".join(["no pair is left to learn from", *report.lines()])) from None
     spool.remove()
