@@ -1,5 +1,6 @@
 """Training: `train_step` on one screen, and the loop around it in the order things happen."""
 
+import copy
 import logging
 import math
 import resource
@@ -172,7 +173,7 @@ def _set_up(
     )
     for line in data.report["lines"] + reasons if not record else []:
         console.print(f"  {line}", highlight=False, soft_wrap=True)
-    bf16 = record["bf16"] if record else _measure(config, data, model, optimizer, loop, console)
+    bf16 = record["bf16"] if record else _measure(config, data, model, loop, console)
     if not record:
         facts = {
             "settings": config.identity(),
@@ -189,30 +190,24 @@ def _set_up(
     return _Training(model, optimizer, loop, bf16, state)
 
 
-def _measure(
-    config: TrainConfig, data: Data, model: Bundle, optimizer: Adam, loop: Loop, console: Console
-) -> bool:
-    """Decide the precision by timing real steps that are not applied; tell time and memory."""
+def _measure(config: TrainConfig, data: Data, model: Bundle, loop: Loop, console: Console) -> bool:
+    """Decide the precision by timing real steps on a copy of the model; tell time and memory."""
     device = next(model.model.parameters()).device
+    copied = copy.deepcopy(model.model).train()
+    optimizer = Adam(copied.parameters(), fused=device.type in ("cpu", "cuda"))
     rows = plan(data.train.lengths, loop.batch_tokens, seed=config.seed, epoch=0)[0][0]
     batch = collate([data.train[row] for row in rows])
 
     def step(bf16: bool) -> None:
-        rate = 0.0
-        train_step(
-            model.model, optimizer, [batch], loop=loop, learning_rate=rate, seed=0, bf16=bf16
-        )
+        train_step(copied, optimizer, [batch], loop=loop, learning_rate=1e-6, seed=0, bf16=bf16)
 
-    model.model.train()
     if config.precision == "auto":
         bf16 = bf16_pays(device, step)
     else:
         bf16 = config.precision == "bf16"
         step(bf16)
-    optimizer.state.clear()
     began = time.perf_counter()
     step(bf16)
-    optimizer.state.clear()
     seconds = (time.perf_counter() - began) * loop.accumulate * loop.max_steps
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     parameters = sum(p.numel() for p in model.model.parameters())

@@ -1,0 +1,199 @@
+"""The command line: exit status, one line for an error, lines out as lines in."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from corpora import SMALL, reversals
+
+from transduce import train
+from transduce.config import validate
+from transduce.train.config import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose model reverses letters, more or less."""
+    folder = tmp_path_factory.mktemp("cli")
+    source, target = reversals(folder, pairs=600)
+    tree = SMALL | {"source": str(source), "target": str(target), "out": str(folder / "run")}
+    tree["train"] = SMALL["train"] | {"max_steps": 150, "validate_every": 150, "warmup": 50}
+    tree["train"] |= {"save_every": 150, "learning_rate_scale": 2.0}
+    tree["model"] = SMALL["model"] | {"dropout": 0.0, "max_length": 64}
+    train(validate(TrainConfig, tree))
+    return folder / "run"
+
+
+def transduce(
+    *words: str | Path, text: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "transduce", *map(str, words)],
+        input=text,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+    )
+
+
+def lines(output: bytes) -> list[str]:
+    assert output.endswith(b"\n") or not output
+    return output.decode("utf-8").split("\n")[:-1]
+
+
+def test_version_and_help():
+    assert transduce("--version").stdout.startswith(b"transduce 0.")
+    for verb in ("demo", "train", "translate"):
+        assert verb.encode() in transduce("--help").stdout
+
+
+def test_as_many_lines_out_as_in_and_blanks_in_place(model: Path):
+    text = b"\na b\n\n \t \r\nc d e\n\xe2\x80\xa8\nf g\n\n"
+    found = transduce("translate", model, text=text)
+    assert found.returncode == 0
+    out = lines(found.stdout)
+    assert len(out) == 8
+    assert [out[i] for i in (0, 2, 3, 5, 7)] == [""] * 5
+    assert any(out)
+
+
+@pytest.mark.parametrize(("text", "count"), [(b"", 0), (b"\n", 1), (b"\xef\xbb\xbf", 0), (b"a", 1)])
+def test_the_smallest_inputs(model: Path, text: bytes, count: int):
+    found = transduce("translate", model, text=text)
+    assert found.returncode == 0
+    assert len(lines(found.stdout)) == count
+
+
+def test_bad_bytes_lose_no_line_and_are_named(model: Path):
+    found = transduce("translate", model, text=b"a b\nc \xff d\ne f\n")
+    assert found.returncode == 0
+    assert len(lines(found.stdout)) == 3
+    assert b"line 2" in found.stderr
+
+
+def test_a_long_line_is_cut_named_and_harms_no_other(model: Path):
+    short = [b"a b c", b"d e"]
+    long = b"a b c d " * 200
+    alone = transduce("translate", model, text=b"\n".join(short)).stdout
+    found = transduce("translate", model, text=b"\n".join([short[0], long, short[1]]))
+    assert found.returncode == 0
+    assert b"line 2" in found.stderr
+    assert b"63" in found.stderr
+    first, _, last = lines(found.stdout)
+    assert [first, last] == lines(alone)
+
+
+def test_json_lines_flag_what_was_cut(model: Path):
+    text = b"a b c\n\n" + b"a b c d " * 200
+    found = transduce("translate", model, "--format", "jsonl", "--n-best", "2", text=text)
+    records = [json.loads(line) for line in lines(found.stdout)]
+    assert [record["line"] for record in records] == [1, 2, 3]
+    assert [record["source_cut"] for record in records] == [False, False, True]
+    first, empty, _ = records
+    assert len(first["token_log_probs"]) == len(first["tokens"]) + 1  # and the end's
+    assert first["log_prob"] == pytest.approx(sum(first["token_log_probs"]), abs=1e-4)
+    assert first["score"] >= first["alternatives"][0]["score"]
+    assert empty["text"] == ""
+    assert empty["alternatives"] == []
+
+
+def test_n_best_as_text_is_numbered(model: Path):
+    found = transduce("translate", model, "--n-best", "3", "--beam", "3", text=b"a b\nc d\n")
+    rows = [line.split(" ||| ") for line in lines(found.stdout)]
+    assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
+    scores = [float(row[2]) for row in rows[:3]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_file_to_a_file(model: Path, tmp_path: Path):
+    (tmp_path / "in").write_bytes(b"a b\nc d e\n")
+    found = transduce("translate", model, tmp_path / "in", "--output", tmp_path / "out")
+    assert found.returncode == 0
+    assert found.stdout == b""
+    expected = transduce("translate", model, text=b"a b\nc d e\n").stdout
+    assert (tmp_path / "out").read_bytes() == expected
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_the_locale_changes_nothing(model: Path):
+    text = "é ü 日本\na b\n".encode()
+    poor = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    rich = {"LC_ALL": "C.UTF-8"}
+    one, other = (transduce("translate", model, text=text, env=env) for env in (poor, rich))
+    assert one.returncode == other.returncode == 0
+    assert one.stdout == other.stdout
+
+
+def test_a_pipe_that_closes_early_is_no_error(model: Path):
+    command = (
+        f"yes 'a b c' | head -5000 | {sys.executable} -m transduce translate {model} | head -1"
+    )
+    found = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120)
+    assert len(lines(found.stdout)) == 1
+    assert b"Traceback" not in found.stderr
+    assert b"Fatal" not in found.stderr
+
+
+def refused(*words: str | Path) -> str:
+    found = transduce(*words)
+    assert found.returncode == 2, found
+    text = found.stderr.decode("utf-8")
+    assert "Traceback" not in text
+    return text
+
+
+def test_errors_are_one_line_and_exit_with_2(model: Path, tmp_path: Path):
+    one_line = [
+        (("translate", tmp_path / "none"), "no such model"),
+        (("translate", tmp_path), "no model.safetensors"),
+        (("translate", model, tmp_path / "none.txt"), "cannot be read"),
+        (("translate", model, "--beam", "0"), "size"),
+        (("translate", model, "--n-best", "9"), "n_best=9"),
+        (("translate", model, "--device", "abacus"), "abacus"),
+        (("train",), "no text to learn from"),
+        (("train", "--source", "a"), "--source needs --target"),
+        (("train", "--source", tmp_path / "a", "--target", tmp_path / "b"), "cannot be read"),
+        (("train", tmp_path / "none.toml"), "none.toml"),
+        (("train", "--tsv", "a", "--set", "model.head=3"), "did you mean 'heads'?"),
+        (("train", "--tsv", "a", "--precision", "fp8"), "precision"),
+        (("train", "--tsv", "a", "--set", "train.max_steps=0"), "train.max_steps"),
+    ]
+    for words, expected in one_line:
+        more = ("--out", tmp_path / "run") if words[0] == "train" else ()
+        text = refused(*words, *more)
+        assert expected in text, words
+        assert text.count("\n") == 1, text
+        assert text.startswith("error: ")
+
+
+def test_typos_of_options_exit_with_2():
+    assert "--sourse" in refused("train", "--sourse", "x")
+    assert "trian" in refused("trian")
+
+
+def test_quiet_trains_without_a_word(tmp_path: Path):
+    source, target = reversals(tmp_path, pairs=60)
+    options = ["--set", "train.max_steps=4", "--set", "model.d_model=32", "--precision", "fp32"]
+    options += ["--set", "tokenizer.vocab_size=270", "--out", str(tmp_path / "run")]
+    found = transduce("-q", "train", "--source", source, "--target", target, *options)
+    assert found.returncode == 0, found
+    assert found.stdout == b""
+    assert found.stderr == b""
+
+
+def test_a_recipe_finds_its_files_beside_it_or_under_the_data_root(tmp_path: Path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "recipes").mkdir()
+    source, target = reversals(tmp_path / "text", pairs=60)
+    recipe = tmp_path / "recipes" / "r.toml"
+    body = "[train]\nmax_steps = 4\n[model]\nd_model = 32\n[tokenizer]\nvocab_size = 270\n"
+    recipe.write_text(f'source = "{source.name}"\ntarget = "{target.name}"\n{body}')
+    text = refused("train", recipe, "--out", tmp_path / "run")
+    assert str(tmp_path / "recipes" / source.name) in text
+    found = transduce("train", recipe, "--out", tmp_path / "a", "--data-root", tmp_path / "text")
+    assert found.returncode == 0, found
+    env = {"TRANSDUCE_DATA": str(tmp_path / "text")}
+    assert transduce("train", recipe, "--out", tmp_path / "b", env=env).returncode == 0
