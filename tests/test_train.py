@@ -175,7 +175,7 @@ def test_other_settings_or_another_text_are_refused_and_named(finished: Path):
     options = [*command(finished, "whole"), "--seed", "9", "--set", "model.dropout=0.2"]
     refused = subprocess.run(options, capture_output=True, text=True, timeout=120)
     assert refused.returncode == 2
-    assert "seed was None, is 9" in refused.stderr
+    assert "seed was 1, is 9" in refused.stderr
     assert "model.dropout was 0.1, is 0.2" in refused.stderr
 
 
@@ -183,7 +183,7 @@ def test_a_changed_text_file_is_refused(folder: Path):
     train(settings(folder, "run"))
     with (folder / "text.src").open("a") as file:
         file.write("a b c\n")
-    with pytest.raises(RunError, match=r"text\.src has changed"):
+    with pytest.raises(RunError, match=r"source was text\.src, is text\.src with other text"):
         train(settings(folder, "run"))
 
 

@@ -7,7 +7,7 @@ import torch
 
 import transduce
 from transduce.bundle import Bundle
-from transduce.train.config import TrainConfig
+from transduce.train.config import TEXT_FILES, TrainConfig
 from transduce.train.validate import Validation
 
 
@@ -23,7 +23,10 @@ def model_card(
     languages = f"{config.source_language or 'source'} to {config.target_language or 'target'}"
     parameters = sum(p.numel() for p in model.model.parameters())
     architecture = model.model.config.model_dump(mode="json")
-    files = "\n".join(f"- `{name}` sha256 {digest}" for name, digest in report["files"].items())
+    files = "\n".join(
+        f"- {role}: `{file['name']}` sha256 {file['sha256']}"
+        for role, file in report["files"].items()
+    )
     data = "\n".join(f"- {line}" for line in report["lines"])
     if score is None:
         scores = "Not validated."
@@ -60,11 +63,8 @@ After {step:,} steps, beam {config.train.beam}, alpha {config.train.alpha}:
 ## Settings that were given
 
 ```json
-{config.model_dump_json(exclude={"out", *_PLACES}, exclude_defaults=True, indent=2)}
+{config.model_dump_json(exclude={"out", *TEXT_FILES}, exclude_defaults=True, indent=2)}
 ```
 
 Python {platform.python_version()}, PyTorch {torch.__version__}.
 """
-
-
-_PLACES = ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv")

@@ -32,6 +32,9 @@ else:
     )
 
 
+TEXT_FILES = ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv")
+
+
 class LoopSettings(Settings):
     """How long and how to train; what is None is chosen from the corpus (defaults.py) and told.
 
@@ -105,10 +108,11 @@ class TrainConfig(Settings):
         return self
 
     def identity(self) -> dict:
-        """What makes a run the same run: all settings but where it is kept and what it runs on."""
-        elsewhere = {"out", "device", "threads"}
-        tree = self.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
-        for name in ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv"):
-            if name in tree:
-                tree[name] = Path(tree[name]).name  # the bytes are compared, not the place
-        return tree
+        """What makes a run the same run, beside the bytes of its text: all settings but places."""
+        elsewhere = {"out", "device", "threads", *TEXT_FILES}
+        return self.model_dump(mode="json", exclude=elsewhere)
+
+    def text_files(self) -> dict[str, Path]:
+        """The text files that were given, by the name of their setting."""
+        given = {name: getattr(self, name) for name in TEXT_FILES}
+        return {name: path for name, path in given.items() if path is not None}

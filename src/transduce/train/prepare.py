@@ -76,26 +76,23 @@ def prepare(config: TrainConfig, folder: Path) -> Data:
     return open_data(folder)
 
 
-def text_files(config: TrainConfig) -> dict[str, str]:
-    """Base names of the text files and what names their bytes (sha256).
+def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
+    """Base name and sha256 of each text file, by the name of its setting.
 
     Raises:
         DataError: a file that cannot be read.
     """
-    names = (config.source, config.target, config.tsv)
-    valid = (config.valid_source, config.valid_target, config.valid_tsv)
-    files = {}
-    for path in (*names, *valid):
-        if path is not None:
-            try:
-                files[path.name] = sha256(path)
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    return files
+    try:
+        return {
+            name: {"name": path.name, "sha256": sha256(path)}
+            for name, path in config.text_files().items()
+        }
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
 
 def _make(config: TrainConfig, folder: Path) -> None:
-    files = text_files(config)
+    files = fingerprints(config)
     examples, empty = _read_validation(config)
     report = Report()
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}

@@ -13,7 +13,7 @@ from transduce.config import differences
 from transduce.errors import RunError
 from transduce.files import write_whole
 from transduce.train.config import TrainConfig
-from transduce.train.prepare import text_files
+from transduce.train.prepare import fingerprints
 
 FORMAT = 1
 
@@ -53,11 +53,11 @@ def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
     if record["format"] != FORMAT:
         raise RunError(f"{folder} has format {record['format']}; this version reads {FORMAT}")
     changed = differences(record["settings"], config.identity())
-    changed += [
-        f"the text of {name} has changed"
-        for name, digest in text_files(config).items()
-        if record["files"].get(name, digest) != digest
-    ]
+    before, now = record["files"], fingerprints(config)
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name, {}), now.get(name, {})
+        if old.get("sha256") != new.get("sha256"):
+            changed.append(f"{name} was {old.get('name')}, is {new.get('name')} with other text")
     if changed:
         raise RunError(
             f"--out {folder} is the run of other settings: {'; '.join(changed)}. "
