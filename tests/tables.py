@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce.model.config import BOS, EOS, PAD, UNK
+from transduce.ids import BOS, EOS, PAD, UNK
 
 Row = list[float]
 Table = Callable[[int, tuple[int, ...]], Row]  # (sentence, prefix) -> log-probabilities

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.data.batching import collate, pad, plan
-from transduce.model import config
+from transduce.ids import BOS, EOS, PAD
 from transduce.text.corpus import read_pairs
-from transduce.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerConfig, train_tokenizer
+from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "raw"
 TABLE = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=80).map(
@@ -170,7 +170,3 @@ def test_each_target_has_one_end_and_each_label_the_token_before_it(pairs):
     )
     inside = batch.decoder_input[:, 1:] != PAD
     assert torch.equal(batch.decoder_input[:, 1:][inside], batch.labels[:, :-1][inside])
-
-
-def test_model_and_text_agree_on_the_reserved_ids():
-    assert (PAD, BOS, EOS, UNK) == (config.PAD, config.BOS, config.EOS, config.UNK) == (0, 1, 2, 3)

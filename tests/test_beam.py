@@ -9,7 +9,8 @@ from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis, length_penalty
 from transduce.decode.stepper import ModelStepper, Stepper
 from transduce.errors import SettingsError
-from transduce.model.config import BOS, EOS, UNK, TransformerConfig
+from transduce.ids import BOS, EOS, UNK
+from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 
 LIMITS = [5, 9, 1, 7, 2, 12]

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from transduce.ids import BOS, EOS, PAD
 from transduce.model import transformer
 from transduce.model.cache import Cache
-from transduce.model.config import BOS, EOS, PAD, TransformerConfig
+from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 
 SOURCES = torch.tensor(

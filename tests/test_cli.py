@@ -23,6 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree["train"] = SMALL["train"] | {"max_steps": 150, "validate_every": 150, "warmup": 50}
     tree["train"] |= {"save_every": 150, "learning_rate_scale": 2.0}
     tree["model"] = SMALL["model"] | {"dropout": 0.0, "max_length": 64}
+    tree["data"] = {"max_length": 63}
     train(validate(TrainConfig, tree))
     return folder / "run"
 

@@ -4,7 +4,7 @@ from tables import TableStepper, beam_by_hand, random_table
 from transduce.decode.beam import BeamOptions, search
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import greedy
-from transduce.model.config import EOS
+from transduce.ids import EOS
 
 LIMITS = [5, 9, 1, 7, 2, 12]
 

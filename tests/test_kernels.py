@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from transduce.ids import BOS, EOS, PAD
 from transduce.model import transformer
-from transduce.model.config import BOS, EOS, PAD, TransformerConfig
+from transduce.model.config import TransformerConfig
 from transduce.model.kernels import Dropout, fused_attention_pays
 from transduce.model.loss import smoothed_loss
 from transduce.model.transformer import Transformer

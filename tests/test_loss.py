@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from transduce.model.config import BOS, EOS, PAD, TransformerConfig
+from transduce.ids import BOS, EOS, PAD
+from transduce.model.config import TransformerConfig
 from transduce.model.loss import Loss, smoothed_loss
 from transduce.model.transformer import Transformer
 

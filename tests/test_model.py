@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transduce.errors import AttentionError
+from transduce.ids import BOS, EOS, PAD
 from transduce.model import transformer
-from transduce.model.config import BOS, EOS, PAD, TransformerConfig, preset
+from transduce.model.config import TransformerConfig, preset
 from transduce.model.loss import smoothed_loss
 from transduce.model.transformer import (
     EncoderLayer,

@@ -47,32 +47,9 @@ def test_ids_take_two_bytes_where_they_fit(tmp_path, largest, size):
     assert (tmp_path / "train" / "ids.bin").stat().st_size == 4 * size
 
 
-def test_the_last_writing_holds(tmp_path):
-    write(tmp_path / "train", PAIRS, vocab_size=65_536)
-    write(tmp_path / "train", [([1], [2])], vocab_size=65_536)
-    assert read(Store.open(tmp_path / "train")) == [([1], [2])]
-    assert [path.name for path in tmp_path.iterdir()] == ["train"]
-
-
-def test_a_failure_half_way_leaves_what_was_there(tmp_path):
-    def failing():
-        yield ([1], [2])
-        raise DataError("line 2")
-
-    folder = tmp_path / "train"
-    with pytest.raises(DataError, match="line 2"):
-        write(folder, failing(), vocab_size=65_536)
-    assert not folder.exists()
-    write(folder, PAIRS, vocab_size=65_536)
-    with pytest.raises(DataError, match="line 2"):
-        write(folder, failing(), vocab_size=65_536)
-    assert read(Store.open(folder)) == PAIRS
-
-
 def test_no_pairs_make_no_store(tmp_path):
     with pytest.raises(DataError, match="there are no pairs"):
         write(tmp_path / "train", [], vocab_size=65_536)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_file_cut_short_is_noticed(tmp_path):

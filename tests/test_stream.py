@@ -75,7 +75,7 @@ def test_an_input_that_trickles_is_answered():
 
 def test_numbers_are_those_of_the_lines():
     upper = Upper()
-    list(translate_stream(upper, [Line(41, "a", False), Line(42, "b", True)], pause=5.0))
+    list(translate_stream(upper, [Line(41, "a"), Line(42, "b")], pause=5.0))
     assert upper.windows == [([41, 42], ["a", "b"])]
 
 

@@ -8,6 +8,7 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from transduce.config import validate
 from transduce.errors import DataError, SettingsError, TokenizerError
 from transduce.text.tokenizer import (
     BOS,
@@ -239,4 +240,4 @@ def test_a_missing_model_is_named(tmp_path):
 )
 def test_settings_that_sentencepiece_cannot_take_are_refused(setting):
     with pytest.raises(SettingsError, match=next(iter(setting))):
-        TokenizerConfig(**setting)
+        validate(TokenizerConfig, setting)

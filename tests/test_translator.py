@@ -6,7 +6,8 @@ import torch
 from transduce.bundle import Bundle
 from transduce.decode.translator import Translation, Translator, _batches
 from transduce.errors import BundleError, SettingsError
-from transduce.model.config import EOS, TransformerConfig
+from transduce.ids import EOS
+from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
 
@@ -32,7 +33,7 @@ def loaded():
     words = WORDS.split()
     texts = [" ".join(words[i % 18 :: 1 + i % 4]) for i in range(90)]
     tokenizer = train_tokenizer(texts, TokenizerConfig(), vocab_size=320)
-    torch.manual_seed(5)
+    torch.manual_seed(13)
     config = TransformerConfig(
         source_vocab_size=tokenizer.size, target_vocab_size=tokenizer.size, d_model=32, heads=2,
         d_ff=64, encoder_layers=2, decoder_layers=2, max_length=64, tie="none",

@@ -6,7 +6,7 @@ from transduce.model.tiny import TinyTransformer
 from transduce.model.transformer import Transformer, attention
 from transduce.text.tokenizer import Tokenizer
 from transduce.train.config import TrainConfig
-from transduce.train.loop import train
+from transduce.train.start import train
 
 __version__ = "0.1.0"
 __all__ = [

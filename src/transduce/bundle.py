@@ -53,14 +53,14 @@ def save(folder: Path, bundle: Bundle, card: str) -> None:
     (folder / "model_card.md").write_text(card, encoding="utf-8")
 
 
-def load(path: Path, *, device: str | torch.device = "cpu") -> Bundle:
+def load(path: str | Path, *, device: str | torch.device = "cpu") -> Bundle:
     """Read a model directory, or the best one of a training run, ready for use (no dropout).
 
     Raises:
         BundleError: no such folder, a file that is missing, damaged, of another format, or does not
             fit the others.
     """
-    folder = find(path)
+    folder = find(Path(path))
     config = _read_config(folder)
     try:
         architecture = validate(TransformerConfig, config["architecture"])
@@ -68,7 +68,7 @@ def load(path: Path, *, device: str | torch.device = "cpu") -> Bundle:
         raise BundleError(f"{folder / 'config.json'}: {error}") from None
     with torch.random.fork_rng(devices=[]):  # the first weights are drawn, then replaced
         model = Transformer(architecture)
-    load_weights(model, read_tensors(folder / "model.safetensors"), folder / "model.safetensors")
+    load_weights(model, folder / "model.safetensors")
     source_tokenizer, target_tokenizer = load_tokenizers(folder)
     for side, tokenizer, size in (
         ("source", source_tokenizer, architecture.source_vocab_size),
@@ -128,9 +128,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise BundleError(f"{path} is damaged or not safetensors: {error}") from None
 
 
+def load_weights(model: Transformer, path: Path) -> None:
+    """Put the tensors of a file into a model, as `put_weights` does."""
+    put_weights(model, read_tensors(path), path)
+
+
 @torch.no_grad()
-def load_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> None:
-    """Put tensors into a model; every name on both sides is used exactly once.
+def put_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put tensors, those of `path`, into a model; each name on both sides is used exactly once.
 
     Raises:
         BundleError: names missing or left over, another shape, or numbers that are none.
@@ -182,7 +187,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{folder} is not a model: it has no config.json") from None
     except ValueError as error:
         raise BundleError(f"{path} is not JSON: {error}") from None
-    if not isinstance(config, dict) or "architecture" not in config:
+    if not isinstance(config, dict) or not isinstance(config.get("architecture"), dict):
         raise BundleError(f"{path} describes no model: it has no 'architecture'")
     if config.get("format") != FORMAT:
         raise BundleError(

@@ -3,12 +3,11 @@
 import io
 import json
 import logging
-import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -20,11 +19,12 @@ from transduce.decode.beam import BeamOptions
 from transduce.decode.stream import translate_stream
 from transduce.decode.translator import BATCH_TOKENS, Translation, Translator
 from transduce.demo.run import demo as run_demo
+from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, Stopped, TransduceError
-from transduce.model.device import choose_device, set_threads
+from transduce.files import whole_file
 from transduce.text.corpus import read_lines_leniently
 from transduce.train.config import TrainConfig
-from transduce.train.loop import train as run_train
+from transduce.train.start import train as run_train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,9 +45,6 @@ def main() -> None:
     except Stopped as stopped:
         typer.echo(str(stopped), err=True)
         sys.exit(75)
-    except BrokenPipeError:  # whoever read our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
 
 
 def _version(asked: bool) -> None:
@@ -80,7 +77,7 @@ def _settings(
     errors = Console(stderr=True)
     log = logging.getLogger("transduce")
     log.handlers = [_Warnings(errors)]
-    log.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
     context.obj = errors if not quiet else Console(quiet=True)
 
 
@@ -203,16 +200,15 @@ def _as_json(number: int, translation: Translation) -> str:
 def _opened(path: Path | None) -> Generator[TextIO]:
     """Yield where to write; a file has its name only once it is complete."""
     if path is None:
-        # UTF-8, whatever the locale says.
-        yield io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+        out = cast(io.TextIOWrapper, sys.stdout)
+        out.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale says
+        yield out
         return
-    beside = path.with_name(f".{path.name}.part")
     try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
+        with whole_file(path) as file:
             yield file
-        beside.replace(path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
+        raise DataError(f"--output {path}: {error.strerror}") from None
 
 
 def _shown(

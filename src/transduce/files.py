@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 @contextmanager
@@ -29,13 +30,32 @@ def whole_folder(folder: Path) -> Generator[Path]:
     _flush(folder.parent)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small text file so that its name only ever shows all of the old or of the new."""
+@contextmanager
+def whole_file(path: Path) -> Generator[TextIO]:
+    """Yield a text file to write; its name only ever shows all of the old or all of the new.
+
+    A device or a pipe is written to directly, a link is followed.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
     beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8")
-    _flush(beside)
-    beside.replace(path)
+    try:
+        with beside.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        _flush(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
     _flush(path.parent)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small text file, whole."""
+    with whole_file(path) as file:
+        file.write(text)
 
 
 def link_whole(link: Path, target: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from transduce.text.tokenizer import BOS, EOS, PAD
+from transduce.ids import BOS, EOS, PAD
 
 
 class Batch(NamedTuple):

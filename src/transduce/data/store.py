@@ -1,8 +1,8 @@
 """The encoded corpus on disk: bare ids of each pair, written once in a stream, then memory-mapped.
 
 A store is a folder: `ids.bin` (source then target of each pair, uint16 or uint32, little endian),
-`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, counts). A folder that has its
-final name is complete.
+`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, counts). Whoever has one written
+sees to it that it is whole (files.py).
 
 Shapes: n pairs.
 """
@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Int32
 
 from transduce.errors import DataError
-from transduce.files import whole_folder
 
 _FORMAT = 1
 
@@ -82,23 +81,21 @@ class Store:
 def write(
     folder: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, vocab_size: int
 ) -> Store:
-    """Write pairs of ids below `vocab_size` into a folder, in place of what it held, and open it.
-
-    A folder of the final name is always complete: it is written beside, flushed and renamed.
+    """Write pairs of ids below `vocab_size` into a new folder, and open it.
 
     Raises:
         DataError: there are no pairs.
     """
     kind, dtype = ("H", "uint16") if vocab_size <= 2**16 else ("I", "uint32")
     lengths = array("i")
-    with whole_folder(folder) as beside:
-        with (beside / "ids.bin").open("wb") as file:
-            for source, target in pairs:
-                array(kind, [*source, *target]).tofile(file)
-                lengths.extend((len(source), len(target)))
-        if not lengths:
-            raise DataError(f"{folder}: there are no pairs to store")
-        np.save(beside / "lengths.npy", np.array(lengths, dtype=np.int32).reshape(-1, 2))
-        meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(lengths) // 2}
-        (beside / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
+    folder.mkdir(parents=True)
+    with (folder / "ids.bin").open("wb") as file:
+        for source, target in pairs:
+            array(kind, [*source, *target]).tofile(file)
+            lengths.extend((len(source), len(target)))
+    if not lengths:
+        raise DataError(f"{folder}: there are no pairs to store")
+    np.save(folder / "lengths.npy", np.array(lengths, dtype=np.int32).reshape(-1, 2))
+    meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(lengths) // 2}
+    (folder / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
     return Store.open(folder)

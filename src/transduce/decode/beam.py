@@ -17,7 +17,7 @@ from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis, greedy, hypothesis, length_penalty
 from transduce.decode.stepper import Stepper
 from transduce.errors import SettingsError
-from transduce.model.config import BOS, EOS
+from transduce.ids import BOS, EOS
 
 
 class BeamOptions(Settings):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transduce.model.config import EOS, UNK
+from transduce.ids import EOS, UNK
 
 FREE = -1  # in place of a forced id: this sentence may choose
 

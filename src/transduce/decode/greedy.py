@@ -10,7 +10,7 @@ import torch
 
 from transduce.decode.constraints import Constraints
 from transduce.decode.stepper import Stepper
-from transduce.model.config import BOS, EOS
+from transduce.ids import BOS, EOS
 
 
 class Hypothesis(NamedTuple):

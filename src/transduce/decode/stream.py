@@ -88,7 +88,7 @@ class _Reader:
         end = None
         try:
             for number, line in enumerate(lines, start=1):
-                self._queue.put(line if isinstance(line, Line) else Line(number, line, False))
+                self._queue.put(line if isinstance(line, Line) else Line(number, line))
                 if self._stopped.is_set():
                     return
         except (

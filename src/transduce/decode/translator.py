@@ -16,7 +16,7 @@ from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis
 from transduce.decode.stepper import ModelStepper
 from transduce.errors import SettingsError
-from transduce.model.config import EOS
+from transduce.ids import EOS
 from transduce.text.tokenizer import normalize
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Translator:
         self._device = next(loaded.model.parameters()).device
 
     @classmethod
-    def load(cls, path: Path, *, device: str | torch.device = "cpu") -> "Translator":
+    def load(cls, path: str | Path, *, device: str | torch.device = "cpu") -> "Translator":
         """Read a model directory, or the best one of a training run.
 
         Raises:

@@ -15,7 +15,7 @@ from transduce.evaluate import exact_match
 from transduce.files import whole_folder
 from transduce.train import run
 from transduce.train.config import TrainConfig
-from transduce.train.loop import train
+from transduce.train.start import train
 
 SEED = 1
 SETTINGS = {

@@ -6,9 +6,7 @@ from pydantic import Field, model_validator
 
 from transduce.config import Settings, validate
 from transduce.errors import SettingsError
-
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
-"""Ids that every vocabulary reserves: padding, begin and end of a sentence, unknown."""
+from transduce.ids import UNK
 
 
 class TransformerConfig(Settings):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from transduce.model.config import PAD
+from transduce.ids import PAD
 
 
 class Loss(NamedTuple):

@@ -7,7 +7,7 @@ A mask is boolean and True means "may attend". Masks are made here, from the ids
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transduce.errors import AttentionError
+from transduce.ids import PAD
 from transduce.model.cache import Cache
-from transduce.model.config import PAD, TransformerConfig
+from transduce.model.config import TransformerConfig
+from transduce.model.initialise import glorot, normal
 from transduce.model.kernels import Dropout, fused_attention_pays
 
 
@@ -78,9 +80,12 @@ def attend(
 
 
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: several attentions side by side, each on its own projection."""
+    """Section 3.2.2: several attentions side by side, each on its own projection.
 
-    def __init__(self, config: TransformerConfig) -> None:
+    `cross` says that keys and values come from elsewhere; it matters to the first weights alone.
+    """
+
+    def __init__(self, config: TransformerConfig, *, cross: bool = False) -> None:
         super().__init__()
         self.heads = config.heads
         self.query = nn.Linear(config.d_model, config.heads * config.d_k)
@@ -88,6 +93,12 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(config.d_model, config.heads * config.d_v)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model)
         self.weights = nn.Identity()  # a name for the weights: hooks see them here
+        if cross:
+            glorot(self.query)
+            glorot(self.key, self.value)
+        else:
+            glorot(self.query, self.key, self.value)
+        glorot(self.output)
 
     def split(self, x: Float[Tensor, "b n hd"]) -> Float[Tensor, "b h n dk"]:
         """Give each head its part of the features."""
@@ -137,6 +148,8 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.activation = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}[config.activation]()
         self.outer = nn.Linear(config.d_ff, config.d_model)
+        glorot(self.inner)
+        glorot(self.outer)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Transform the features of each position."""
@@ -184,10 +197,12 @@ class Embedding(nn.Module):
     def __init__(self, config: TransformerConfig, table: nn.Embedding) -> None:
         super().__init__()
         self.table = table
+        normal(table.weight)
         self.scale = math.sqrt(config.d_model)
         self.dropout = Dropout(config.dropout)
         if config.positions == "learned":
             self.positions = nn.Parameter(torch.empty(config.max_length, config.d_model))
+            normal(self.positions)
         else:
             self.register_buffer("positions", sinusoids(config), persistent=False)
 
@@ -226,7 +241,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention = MultiHeadAttention(config)
         self.self_attention_residual = Residual(config)
-        self.cross_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config, cross=True)
         self.cross_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
@@ -287,9 +302,10 @@ class Transformer(nn.Module):
             self.encoder_norm = nn.Identity()  # two, so that each is one intermediate
             self.decoder_norm = nn.Identity()
         self.output = nn.Linear(config.d_model, config.target_vocab_size, bias=False)
-        if config.tie != "none":
+        if config.tie == "none":
+            glorot(self.output)
+        else:
             self.output.weight = target_table.weight
-        initialise(self)
 
     def encode(
         self, source: Int[Tensor, "b s"]
@@ -355,46 +371,3 @@ class Transformer(nn.Module):
             x = layer.step(x, cache, index)
         cache.length += 1
         return self.output(self.decoder_norm(x)).squeeze(1)
-
-
-@torch.no_grad()
-def initialise(model: Transformer) -> None:
-    """Draw the weights as the publication's code did (tensor2tensor, June 2017).
-
-    | what                      | distribution                                              |
-    |---------------------------|-----------------------------------------------------------|
-    | tables, learned positions | normal, standard deviation d_model^-0.5                   |
-    | q, k, v of self-attention | Glorot uniform, drawn as one matrix [d, 3d]               |
-    | k, v of cross-attention   | Glorot uniform, drawn as one matrix [d, 2d]               |
-    | other matrices            | Glorot uniform                                            |
-    | biases; norms             | 0; scale 1, shift 0 (PyTorch's default)                   |
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            module.weight.normal_(0, model.config.d_model**-0.5)
-        elif isinstance(module, Embedding) and model.config.positions == "learned":
-            module.positions.normal_(0, model.config.d_model**-0.5)
-        elif isinstance(module, nn.Linear) and module.bias is not None:
-            module.bias.zero_()
-    for matrices in _drawn_as_one(model):
-        outputs = sum(matrix.out_features for matrix in matrices)
-        bound = math.sqrt(6 / (matrices[0].in_features + outputs))
-        for matrix in matrices:
-            matrix.weight.uniform_(-bound, bound)
-
-
-def _drawn_as_one(model: Transformer) -> Iterator[list[nn.Linear]]:
-    for module in model.modules():
-        if isinstance(module, EncoderLayer | DecoderLayer):
-            inside = module.self_attention
-            yield [inside.query, inside.key, inside.value]
-            yield [inside.output]
-            if isinstance(module, DecoderLayer):
-                across = module.cross_attention
-                yield [across.query]
-                yield [across.key, across.value]
-                yield [across.output]
-            yield [module.feed_forward.inner]
-            yield [module.feed_forward.outer]
-    if model.config.tie == "none":
-        yield [model.output]

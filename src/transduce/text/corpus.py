@@ -12,15 +12,15 @@ import logging
 import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import model_validator
+from pydantic import Field
 
 from transduce.config import Settings
-from transduce.errors import DataError, SettingsError
+from transduce.errors import DataError
 from transduce.text.tokenizer import normalize
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,10 @@ class Pair(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One record of a file that must lose none; its number counts from 1.
-
-    `damaged` says that bytes were replaced by U+FFFD.
-    """
+    """One record of a stream that must not lose any: its number, from 1, and its text."""
 
     number: int
     text: str
-    damaged: bool
 
 
 def read_lines(path: Path | None) -> Iterator[str]:
@@ -75,12 +71,12 @@ def read_lines_leniently(path: Path | None) -> Iterator[Line]:
     """
     for number, record in enumerate(_records(path), start=1):
         try:
-            yield Line(number, record.decode("utf-8"), damaged=False)
+            yield Line(number, record.decode("utf-8"))
         except UnicodeDecodeError:
             log.warning(
                 "%s, line %d: not UTF-8; the bad bytes are read as U+FFFD", _name(path), number
             )
-            yield Line(number, record.decode("utf-8", errors="replace"), damaged=True)
+            yield Line(number, record.decode("utf-8", errors="replace"))
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -144,19 +140,11 @@ class DataConfig(Settings):
     those that the validation set holds too.
     """
 
-    max_length: int = 250
-    max_ratio: float = 9.0
+    max_length: int = Field(250, ge=1)
+    max_ratio: float = Field(9.0, ge=1)
     drop_equal: bool = False
     drop_duplicates: bool = False
     drop_leaked: bool = True
-
-    @model_validator(mode="after")
-    def _check(self) -> "DataConfig":
-        if self.max_length < 1:
-            raise SettingsError(f"max_length = {self.max_length}: it must be at least 1")
-        if self.max_ratio < 1:
-            raise SettingsError(f"max_ratio = {self.max_ratio}: it must be at least 1")
-        return self
 
 
 _REASONS = {
@@ -196,12 +184,7 @@ class Report:
 
     def as_dict(self) -> dict[str, int | dict[str, int]]:
         """The report for a model card, as plain JSON values."""
-        return {
-            "read": self.read,
-            "kept": self.kept,
-            "dropped": dict(self.dropped),
-            "noticed": dict(self.noticed),
-        }
+        return {"kept": self.kept, **asdict(self)}
 
 
 def digest(pair: Pair) -> int:
@@ -214,10 +197,9 @@ def digest(pair: Pair) -> int:
 def filter_text(
     pairs: Iterable[Pair], config: DataConfig, *, report: Report, validation: Collection[int]
 ) -> Iterator[Pair]:
-    """Yield the pairs that are worth encoding, as they were read, and count the others in `report`.
+    """Yield the pairs that are worth encoding, in normal form, and count the others in `report`.
 
-    Sides are compared in their normal form; white space only is empty. `validation` holds the
-    `digest` of each validation pair.
+    White space only is empty. `validation` holds the `digest` of each validation pair.
     """
     seen: set[int] = set()
     for raw in pairs:
@@ -240,7 +222,7 @@ def filter_text(
             continue
         for reason in reasons:
             report.noticed[reason] += 1
-        yield raw
+        yield pair
 
 
 def filter_lengths(

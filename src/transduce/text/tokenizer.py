@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 import sentencepiece
-from pydantic import model_validator
+from pydantic import Field
 
 from transduce.config import Settings
-from transduce.errors import SettingsError, TokenizerError
+from transduce.errors import TokenizerError
+from transduce.ids import BOS, EOS, PAD, UNK
 
 log = logging.getLogger(__name__)
-
-PAD, BOS, EOS, UNK = range(4)
 
 _LARGEST = 1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
 
@@ -45,22 +44,10 @@ def normalize(text: str) -> str:
 class TokenizerConfig(Settings):
     """How subwords are learnt; `vocab_size` None means: chosen from the size of the corpus."""
 
-    vocab_size: int | None = None
+    vocab_size: int | None = Field(None, ge=1, le=_LARGEST)
     shared: bool = True
     kind: Literal["bpe", "unigram"] = "bpe"
-    character_coverage: float = 0.9995
-
-    @model_validator(mode="after")
-    def _check(self) -> "TokenizerConfig":
-        if self.vocab_size is not None and not 1 <= self.vocab_size <= _LARGEST:
-            raise SettingsError(
-                f"vocab_size = {self.vocab_size}: it must lie between 1 and {_LARGEST}"
-            )
-        if not 0.98 <= self.character_coverage <= 1:
-            raise SettingsError(
-                f"character_coverage = {self.character_coverage}: it must lie between 0.98 and 1"
-            )
-        return self
+    character_coverage: float = Field(0.9995, ge=0.98, le=1)
 
 
 class Tokenizer:

@@ -13,16 +13,16 @@ from transduce.train.validate import Validation
 
 def model_card(
     config: TrainConfig,
-    model: Bundle,
+    bundle: Bundle,
     report: dict[str, Any],
     *,
-    step: int,
+    made: str,
     score: Validation | None,
 ) -> str:
     """Write the card in Markdown, from the data report and the model's last validation."""
     languages = f"{config.source_language or 'source'} to {config.target_language or 'target'}"
-    parameters = sum(p.numel() for p in model.model.parameters())
-    architecture = model.model.config.model_dump(mode="json")
+    parameters = sum(p.numel() for p in bundle.model.parameters())
+    architecture = bundle.model.config.model_dump(mode="json")
     files = "\n".join(
         f"- {role}: `{file['name']}` sha256 {file['sha256']}"
         for role, file in report["files"].items()
@@ -42,7 +42,7 @@ Made with transduce {transduce.__version__}. Licence: {config.licence or "not st
 
 ## Scores on the validation set
 
-After {step:,} steps, beam {config.train.beam}, alpha {config.train.alpha}:
+The {made}, beam {config.train.beam}, alpha {config.train.alpha}:
 
 {scores}
 

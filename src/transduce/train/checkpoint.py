@@ -1,7 +1,7 @@
 """Checkpoints: a model directory plus what training needs to go on as if nothing had happened.
 
 checkpoints/step-N/  the model directory + training.safetensors + training.json
-checkpoints/average/ the model directory of the mean of the last ones, made at the end
+checkpoints/average/ the model directory of the mean of the last ones, where that is the best
 """
 
 import json
@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from transduce import bundle
-from transduce.bundle import Bundle
+from transduce.bundle import FORMAT, Bundle, average, load_weights, put_weights, read_tensors
+from transduce.bundle import save as save_bundle
 from transduce.errors import BundleError, RunError
 from transduce.files import link_whole, whole_folder
 
@@ -33,19 +33,16 @@ class State:
     stale: int = 0
     """Validations since the best one."""
     validated: list[int] = field(default_factory=list)
-    """Steps at which the last `average_last` validations were made."""
-    skipped: int = 0
-    """Updates in a row that were not applied, their loss or gradient not being finite."""
-    stopped_early: bool = False
+    """Steps of the last `average_last` validations."""
 
 
-def save(run: Path, state: State, model: Bundle, optimizer: Optimizer, card: str) -> Path:
+def save(run: Path, state: State, bundle: Bundle, optimizer: Optimizer, card: str) -> Path:
     """Write the checkpoint of a state under its final name, whole."""
     folder = path(run, state.step)
     with whole_folder(folder) as beside:
-        bundle.save(beside, model, card)
-        save_file(_moments(model, optimizer), beside / "training.safetensors")
-        text = json.dumps({"format": bundle.FORMAT, **asdict(state)}, indent=2)
+        save_bundle(beside, bundle, card)
+        save_file(_moments(bundle, optimizer), beside / "training.safetensors")
+        text = json.dumps({"format": FORMAT, **asdict(state)}, indent=2)
         (beside / "training.json").write_text(text + "\n", encoding="utf-8")
     return folder
 
@@ -61,7 +58,7 @@ def steps(run: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def restore(run: Path, model: Bundle, optimizer: Optimizer) -> State:
+def restore(run: Path, bundle: Bundle, optimizer: Optimizer) -> State:
     """Put the newest checkpoint of a run into model and optimizer; without one, start at step 0.
 
     Raises:
@@ -72,19 +69,21 @@ def restore(run: Path, model: Bundle, optimizer: Optimizer) -> State:
         return State()
     folder = path(run, done[-1])
     try:
-        tensors = bundle.read_tensors(folder / "model.safetensors")
-        bundle.load_weights(model.model, tensors, folder / "model.safetensors")
-        moments = bundle.read_tensors(folder / "training.safetensors")
         record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-        if record.pop("format") != bundle.FORMAT:
-            raise RunError(f"{folder} has another format; this version reads {bundle.FORMAT}")
-        state = State(**record)
-        _load_moments(model, optimizer, moments)
+        if record.pop("format") != FORMAT:
+            raise RunError(f"{folder} has another format; this version reads {FORMAT}")
+        load_weights(bundle.model, folder / "model.safetensors")
+        moments = read_tensors(folder / "training.safetensors")
+        for name, parameter in bundle.model.named_parameters():
+            optimizer.state[parameter] = {
+                key: moments[f"{key}.{name}"].to(parameter.device)
+                for key in ("step", "exp_avg", "exp_avg_sq")
+            }
+        return State(**record)
     except (BundleError, OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(
             f"{folder} is damaged ({error}); remove it to go on from the checkpoint before"
         ) from None
-    return state
 
 
 def point_best(run: Path, folder: Path) -> None:
@@ -93,37 +92,37 @@ def point_best(run: Path, folder: Path) -> None:
 
 
 def prune(run: Path, state: State) -> None:
-    """Remove the checkpoints that are neither the newest, the best, nor to be averaged."""
+    """Remove the checkpoints that are neither the newest, the best, nor to be averaged.
+
+    What a kill left of a saving or of a removal goes too.
+    """
     kept = {state.step, state.best_step, *state.validated}
     for step in steps(run):
         if step not in kept:
-            shutil.rmtree(path(run, step))
+            folder = path(run, step)
+            folder.rename(folder.with_name(f".{folder.name}.part"))  # gone at once, or there
+    for rest in (run / "checkpoints").glob(".*.part"):
+        shutil.rmtree(rest)
 
 
-def _moments(model: Bundle, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Adam's two moments and its count of updates, by the parameter's name."""
-    tensors = {}
-    for name, parameter in model.model.named_parameters():
-        for key, value in optimizer.state[parameter].items():
-            tensors[f"{key}.{name}"] = value.detach().cpu().clone()
-    return tensors
-
-
-def _load_moments(model: Bundle, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    for name, parameter in model.model.named_parameters():
-        found = {
-            key: tensors[f"{key}.{name}"].to(parameter.device)
-            for key in ("step", "exp_avg", "exp_avg_sq")
-            if f"{key}.{name}" in tensors  # nothing yet, if no update has been applied
-        }
-        optimizer.state[parameter].update(found)
-
-
-def average(run: Path, model: Bundle, state: State, card: str) -> Path:
-    """Write the mean of the last validated checkpoints (section 6.1); load it into the model."""
+def load_average(run: Path, bundle: Bundle, state: State) -> None:
+    """Put the mean of the last validated checkpoints into the model (section 6.1)."""
     folders = [path(run, step) for step in state.validated]
+    put_weights(bundle.model, average(folders), folders[-1])
+
+
+def save_average(run: Path, bundle: Bundle, card: str) -> Path:
+    """Write the model directory of a mean."""
     folder = run / "checkpoints" / "average"
-    bundle.load_weights(model.model, bundle.average(folders), folder)
     with whole_folder(folder) as beside:
-        bundle.save(beside, model, card)
+        save_bundle(beside, bundle, card)
     return folder
+
+
+def _moments(bundle: Bundle, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Adam's two moments and its count of updates, by the parameter's name."""
+    return {
+        f"{key}.{name}": value.detach().cpu().clone()
+        for name, parameter in bundle.model.named_parameters()
+        for key, value in optimizer.state[parameter].items()
+    }

@@ -1,7 +1,7 @@
 """The settings of a training run, as the command line, a recipe or Python gives them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, create_model, model_validator
 
@@ -25,17 +25,18 @@ else:
         __doc__="A preset ('auto': by the size of the corpus) and the fields that differ from it.",
         preset=(Literal["auto", *PRESETS], "auto"),
         **{
-            name: (field.annotation | None, None)
+            name: (field.rebuild_annotation() | None, None)
             for name, field in TransformerConfig.model_fields.items()
             if not name.endswith("vocab_size")  # the tokenizer says
         },
     )
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 TEXT_FILES = ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv")
 
 
-class LoopSettings(Settings):
+class TrainSettings(Settings):
     """How long and how to train; what is None is chosen from the corpus (defaults.py) and told.
 
     Steps are updates; tokens are subword pieces a side, padding included. Source: the paper's
@@ -47,7 +48,7 @@ class LoopSettings(Settings):
     accumulate: int = Field(1, gt=0)
     learning_rate_scale: float | None = Field(None, gt=0)
     warmup: int | None = Field(None, gt=0)
-    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
     adam_epsilon: float = Field(1e-9, gt=0)
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     clip_norm: float = Field(0.0, ge=0)
@@ -60,7 +61,7 @@ class LoopSettings(Settings):
     patience: int = Field(8, ge=0)
     """Validations in a row without a better BLEU before training stops; 0 never stops early."""
     beam: int = Field(4, gt=0)
-    alpha: float = 0.6
+    alpha: float = Field(0.6, ge=0)
 
 
 class TrainConfig(Settings):
@@ -88,7 +89,7 @@ class TrainConfig(Settings):
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelSettings = ModelSettings()
-    train: LoopSettings = LoopSettings()
+    train: TrainSettings = TrainSettings()
 
     @model_validator(mode="after")
     def _one_kind_of_text(self) -> "TrainConfig":

@@ -1,30 +1,34 @@
 """Chooses what was not said from the size of the corpus, and says why."""
 
+import sys
 from typing import NamedTuple
 
-from transduce.model.config import PRESETS, TransformerConfig
-from transduce.train.config import LoopSettings, TrainConfig
+from transduce.errors import SettingsError
+from transduce.model.config import TransformerConfig, preset
+from transduce.train.config import TrainConfig, TrainSettings
 
-# Pairs up to which a size is used; the size, its dropout, passes over the text, rate scale.
+
+class _Size(NamedTuple):
+    """What goes with a corpus of up to so many pairs."""
+
+    pairs: int
+    preset: str
+    dropout: float
+    passes: int
+    learning_rate_scale: float
+
+
 # Small data wants a small, strongly regularised model: Wu et al. 2021, Araabi & Monz 2020.
-_BY_PAIRS = (
-    (100_000, "tiny", 0.3, 40, 1.5),
-    (1_000_000, "small", 0.2, 20, 1.0),
-    (5_000_000, "base", 0.1, 15, 1.0),
-    (float("inf"), "big", 0.1, 10, 1.0),
+_SIZES = (
+    _Size(100_000, "tiny", 0.3, 40, 1.5),
+    _Size(1_000_000, "small", 0.2, 20, 1.0),
+    _Size(5_000_000, "base", 0.1, 15, 1.0),
+    _Size(sys.maxsize, "big", 0.1, 10, 1.0),
 )
 
 
-class Choices(NamedTuple):
-    """Complete settings, and a line of reason for each thing chosen."""
-
-    architecture: TransformerConfig
-    loop: "Loop"
-    reasons: list[str]
-
-
-class Loop(LoopSettings):
-    """LoopSettings with nothing left open."""
+class Chosen(TrainSettings):
+    """TrainSettings with nothing left open."""
 
     max_steps: int
     batch_tokens: int
@@ -34,12 +38,24 @@ class Loop(LoopSettings):
     save_every: int
 
 
-def choose_vocab_size(config: TrainConfig, pairs: int) -> int:
-    """Number of subwords: a quarter of the pairs, so that each is seen often enough."""
+class Choices(NamedTuple):
+    """Complete settings, and a line of reason for each thing chosen."""
+
+    architecture: TransformerConfig
+    chosen: Chosen
+    reasons: list[str]
+
+
+def choose_vocab_size(config: TrainConfig, *, pairs: int, characters: int) -> int:
+    """Number of subwords: a quarter of the pairs, so that each is seen often enough.
+
+    There is room for every character of the text (byte pieces and reserved ids are 260).
+    """
     if config.tokenizer.vocab_size is not None:
         return config.tokenizer.vocab_size
     ceiling = 8_000 if pairs <= 1_000_000 else 32_000
-    return min(ceiling, max(1_000, pairs // 4 // 500 * 500))
+    by_pairs = min(ceiling, max(1_000, pairs // 4 // 500 * 500))
+    return max(by_pairs, 260 + characters + 500)
 
 
 def choose(
@@ -50,40 +66,64 @@ def choose(
     Raises:
         SettingsError: what was said does not go with a preset or with the vocabularies.
     """
-    _, auto, dropout, passes, scale = next(row for row in _BY_PAIRS if pairs <= row[0])
+    architecture, reasons = choose_architecture(config, pairs=pairs, vocab_sizes=vocab_sizes)
+    size = _size(pairs)
+    said = config.train
+    chosen = said.model_dump()
+
+    def fill(name: str, value: int | float, reason: str) -> None:
+        if chosen[name] is None:
+            chosen[name] = value
+            reasons.append(f"{name} {value:,}: {reason}")
+
+    few = tokens < 200_000
+    fill("batch_tokens", 1024 if few else 4096, "the text is short" if few else "the usual")
+    steps_a_pass = max(1, round(tokens / chosen["batch_tokens"] / said.accumulate))
+    fill(
+        "max_steps",
+        max(300, size.passes * steps_a_pass),
+        f"{steps_a_pass:,} are a pass over the text",
+    )
+    fill("warmup", min(4000, max(1, chosen["max_steps"] // 3)), "a third of the steps, or 4000")
+    fill("learning_rate_scale", size.learning_rate_scale, "times the paper's schedule")
+    every = max(1, min(2000, chosen["max_steps"] // 20))
+    fill("validate_every", every, "twenty validations, or each 2000 steps")
+    fill("save_every", chosen["validate_every"], "as often")
+    return Choices(architecture, Chosen.model_validate(chosen), reasons)
+
+
+def choose_architecture(
+    config: TrainConfig, *, pairs: int, vocab_sizes: tuple[int, int]
+) -> tuple[TransformerConfig, list[str]]:
+    """Complete the model's settings, with a line of reason for each thing chosen.
+
+    Raises:
+        SettingsError: what was said does not go together.
+    """
+    size = _size(pairs)
     given = config.model.model_dump(exclude_none=True)
-    preset = given.pop("preset")
-    reasons = []
-    if preset == "auto":
-        preset = auto
-        reasons.append(f"model {preset}: {pairs:,} pairs")
+    name = given.pop("preset")
+    reasons = [f"vocabulary {' and '.join(f'{n:,}' for n in dict.fromkeys(vocab_sizes))}"]
+    if config.tokenizer.vocab_size is None:
+        reasons[0] += ": a quarter of the pairs, or what the text has"
+    if name == "auto":
+        name = size.preset
+        reasons.append(f"model {name}: by the number of pairs")
         if "dropout" not in given:
-            given["dropout"] = dropout
-            reasons.append(f"dropout {dropout}: the less text, the more of it")
-    if "tie" not in given and vocab_sizes[0] != vocab_sizes[1]:
+            given["dropout"] = size.dropout
+            reasons.append(f"dropout {size.dropout}: the less text, the more of it")
+    if "tie" not in given and not config.tokenizer.shared:
         given["tie"] = "decoder"
         reasons.append("tie decoder: the two sides have tokenizers of their own")
-    sizes = {"source_vocab_size": vocab_sizes[0], "target_vocab_size": vocab_sizes[1]}
-    architecture = TransformerConfig.model_validate(sizes | PRESETS[preset] | given)
-    return Choices(architecture, _complete(config.train, tokens, passes, scale, reasons), reasons)
+    longest = config.data.max_length + 1  # with its mark
+    if given.setdefault("max_length", max(1024, longest)) < longest:
+        raise SettingsError(
+            f"data.max_length={config.data.max_length} does not fit into "
+            f"model.max_length={given['max_length']}: one position is the end's"
+        )
+    source, target = vocab_sizes
+    return preset(name, source, target_vocab_size=target, **given), reasons
 
 
-def _complete(
-    said: LoopSettings, tokens: int, passes: int, scale: float, reasons: list[str]
-) -> Loop:
-    batch_tokens = said.batch_tokens or (4096 if tokens >= 200_000 else 1024)
-    steps_a_pass = max(1, round(tokens / batch_tokens / said.accumulate))
-    max_steps = said.max_steps or max(300, passes * steps_a_pass)
-    if said.max_steps is None:
-        reasons.append(f"{max_steps:,} steps: {max_steps / steps_a_pass:.0f} passes over the text")
-    warmup = said.warmup or min(4000, max(1, max_steps // 3))
-    validate_every = said.validate_every or max(1, min(2000, max_steps // 20))
-    chosen = {
-        "max_steps": max_steps,
-        "batch_tokens": batch_tokens,
-        "learning_rate_scale": said.learning_rate_scale or scale,
-        "warmup": warmup,
-        "validate_every": validate_every,
-        "save_every": said.save_every or validate_every,
-    }
-    return Loop.model_validate(said.model_dump() | chosen)
+def _size(pairs: int) -> _Size:
+    return next(size for size in _SIZES if pairs <= size.pairs)

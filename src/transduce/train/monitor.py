@@ -15,6 +15,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from transduce.evaluate import Score
+from transduce.files import write_whole
+from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
 from transduce.train.validate import Validation
 
@@ -27,15 +30,13 @@ class Monitor:
     """Shows and records a training from a step on; use it as a context.
 
     `metrics.jsonl` has a line every `log_every` steps and one a validation; lines past the step
-    that training goes on from are cut off first, so it reads as if nothing had happened.
+    that training goes on from are cut off first. The first line after a kill may stand for fewer
+    steps than the others.
     """
 
-    def __init__(
-        self, console: Console, metrics: Path, *, step: int, max_steps: int, log_every: int
-    ) -> None:
+    def __init__(self, console: Console, metrics: Path, *, step: int, chosen: Chosen) -> None:
         self._console = console
-        self._log_every = log_every
-        self._max_steps = max_steps
+        self._log_every, self._max_steps = chosen.log_every, chosen.max_steps
         _cut(metrics, step)
         self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
         self._progress = Progress(
@@ -47,7 +48,7 @@ class Monitor:
             console=console,
         )
         self._task = self._progress.add_task(
-            "training", total=max_steps, completed=step, numbers=""
+            "training", total=chosen.max_steps, completed=step, numbers=""
         )
         self._samples = Text()
         self._bleu = ""
@@ -75,9 +76,12 @@ class Monitor:
         """Print a line that stays."""
         self._console.print(escape(line), highlight=False, soft_wrap=True)
 
-    def step(self, step: int, *, loss: float, tokens: int, learning_rate: float) -> None:
+    def step(
+        self, step: int, applied: bool, loss: float, tokens: int, *, learning_rate: float
+    ) -> None:
         """Take in one step: its summed plain loss in nats and the number of real target tokens."""
-        self._window.add(loss, tokens)
+        if applied:  # else its loss may be no number
+            self._window.add(loss, tokens)
         mean, rate = self._window.mean(), self._window.rate()
         perplexity = math.exp(min(mean, 700))
         numbers = f"loss {mean:.3f}  perplexity {perplexity:.1f}  {rate:,.0f} tokens/s"
@@ -125,12 +129,13 @@ class Monitor:
                 self.say(line)
         self._window.restart()
 
-    def finished(self, step: int, **facts: Any) -> None:  # noqa: ANN401 - plain JSON values
-        """Record the end."""
-        self._record(step=step, finished=True, **facts)
+    def finished(self, step: int, best: Path, score: Score) -> None:
+        """Show and record the end: which model is the best, and its score."""
+        self._record(step=step, finished=True, best=best.name, **score._asdict())
+        self.say(f"done: {best} is the best, validation BLEU {score}")
 
     def _record(self, **facts: Any) -> None:  # noqa: ANN401 - plain JSON values
-        self._metrics.write(json.dumps(facts) + "\n")
+        self._metrics.write(json.dumps(facts, allow_nan=False) + "\n")
         self._metrics.flush()
 
     def _seconds_a_step(self, step: int) -> float:
@@ -177,7 +182,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def _cut(path: Path, step: int) -> None:
     kept = [record for record in read_metrics(path) if record["step"] <= step]
-    path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+    write_whole(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def _duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ data/  tokenizer.model (or source.model, target.model)  train/ (the store)  vali
 import itertools
 import json
 import math
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from transduce.text.corpus import (
     read_references,
     read_tsv,
 )
-from transduce.text.tokenizer import Tokenizer, normalize, train_tokenizer
+from transduce.text.tokenizer import Tokenizer, train_tokenizer
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import choose_vocab_size
 
@@ -64,15 +65,17 @@ def open_data(folder: Path) -> Data:
     return Data(*bundle.load_tokenizers(folder), store.Store.open(folder / "train"), valid, report)
 
 
-def prepare(config: TrainConfig, folder: Path) -> Data:
+def prepare(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -> Data:
     """Make the data folder of a run, whole or not at all, in place of any that is there.
+
+    `files` are the `fingerprints` of the text, for the report.
 
     Raises:
         DataError: files that cannot be used, or nothing left of them.
         TokenizerError: a vocabulary that the text cannot give.
     """
     with whole_folder(folder) as beside:
-        _make(config, beside)
+        _make(config, beside, files)
     return open_data(folder)
 
 
@@ -82,6 +85,12 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
     Raises:
         DataError: a file that cannot be read.
     """
+    for name, path in config.text_files().items():
+        if path.exists() and not path.is_file():
+            raise DataError(
+                f"--{name.replace('_', '-')} {path} is no regular file; training reads a text more "
+                "than once, so save it first"
+            )
     try:
         return {
             name: {"name": path.name, "sha256": sha256(path)}
@@ -91,8 +100,7 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
 
-def _make(config: TrainConfig, folder: Path) -> None:
-    files = fingerprints(config)
+def _make(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -> None:
     examples, empty = _read_validation(config)
     report = Report()
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}
@@ -141,7 +149,8 @@ class _Spool:
 
     def __init__(self, folder: Path) -> None:
         self.paths = (folder / "kept.source", folder / "kept.target")
-        self._digests: list[int] = []
+        self.characters: set[str] = set()
+        self._digests = array("Q")
         self._held_out_to = -1
 
     def write(self, pairs: Iterable[Pair]) -> None:
@@ -150,9 +159,15 @@ class _Spool:
             self.paths[1].open("w", encoding="utf-8", newline="\n") as target,
         ):
             for pair in pairs:
-                source.write(normalize(pair.source) + "\n")
-                target.write(normalize(pair.target) + "\n")
+                source.write(pair.source + "\n")
+                target.write(pair.target + "\n")
                 self._digests.append(digest(pair))
+                self.characters.update(pair.source, pair.target)
+
+    @property
+    def count(self) -> int:
+        """Pairs written, those that are held out among them."""
+        return len(self._digests)
 
     def hold_out(self) -> list[Example]:
         """Set aside the pairs with the smallest digests, all copies of a pair together."""
@@ -160,7 +175,7 @@ class _Spool:
             raise DataError(
                 f"{len(self._digests)} usable pairs: too few to learn from and validate"
             )
-        wanted = min(_HELD_OUT_AT_MOST, math.ceil(len(self._digests) * _HELD_OUT_SHARE))
+        wanted = min(_HELD_OUT_AT_MOST, math.ceil(self.count * _HELD_OUT_SHARE))
         self._held_out_to = sorted(self._digests)[wanted - 1]
         held_out = {pair: None for pair, held in self._marked() if held}
         return [Example(pair.source, (pair.target,)) for pair in held_out]
@@ -208,7 +223,7 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
 def _train_tokenizers(
     config: TrainConfig, spool: _Spool, folder: Path
 ) -> tuple[Tokenizer, Tokenizer]:
-    size = choose_vocab_size(config, pairs=sum(1 for _ in spool.pairs()))
+    size = choose_vocab_size(config, pairs=spool.count, characters=len(spool.characters))
     if config.tokenizer.shared:
         texts = (text for pair in spool.pairs() for text in pair)
         tokenizer = train_tokenizer(texts, config.tokenizer, vocab_size=size)

@@ -16,6 +16,7 @@ from transduce.train.config import TrainConfig
 from transduce.train.prepare import fingerprints
 
 FORMAT = 1
+_SIGNATURE = "a training run of transduce; locked while one is at work\n"
 
 
 @contextmanager
@@ -29,19 +30,28 @@ def locked(folder: Path) -> Generator[None]:
 
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder} is a file; name a folder")
-    if folder.exists() and any(folder.iterdir()) and not (folder / "lock").exists():
-        raise RunError(f"--out {folder} exists and is not a training run; name another folder")
+    lock = folder / "lock"
     try:
+        if folder.exists() and any(folder.iterdir()) and not _is_ours(lock):
+            raise RunError(f"--out {folder} exists and is not a training run; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w", encoding="utf-8")
+        file = lock.open("a+", encoding="utf-8")
     except OSError as error:
-        raise RunError(f"--out {folder} cannot be written: {error.strerror}") from None
-    with lock:
+        raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
+    with file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"--out {folder}: another process trains in it now") from None
+        if not _is_ours(lock):
+            file.write(_SIGNATURE)
+            file.flush()
         yield
+
+
+def _is_ours(lock: Path) -> bool:
+    """Whether a lock file is one that this module has made: what says that a folder is a run."""
+    return lock.is_file() and lock.read_bytes()[:100] in (b"", _SIGNATURE.encode("utf-8"))
 
 
 def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:

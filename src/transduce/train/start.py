@@ -1,0 +1,201 @@
+"""How a training begins: from settings to data, model and decisions, or to where it was stopped."""
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from safetensors import SafetensorError
+from torch.optim import Adam
+
+from transduce import config as settings
+from transduce.bundle import Bundle
+from transduce.data.batching import collate, plan
+from transduce.device import bf16_pays, choose_device, set_threads
+from transduce.errors import RunError, Stopped
+from transduce.evaluate import Score
+from transduce.model.config import TransformerConfig
+from transduce.model.transformer import Transformer
+from transduce.train import checkpoint, run
+from transduce.train.config import TrainConfig
+from transduce.train.defaults import Chosen, choose, choose_architecture
+from transduce.train.loop import Result, Stop, Training, go_on, train_step
+from transduce.train.monitor import read_metrics
+from transduce.train.prepare import Data, fingerprints, open_data, prepare
+
+log = logging.getLogger(__name__)
+
+
+def train(config: TrainConfig, *, console: Console | None = None) -> Result:
+    """Train a translator in `config.out`, or go on with the training that is there.
+
+    Args:
+        config: the settings; what they leave open is chosen from the corpus and told.
+        console: where progress is shown; None shows nothing.
+
+    Raises:
+        DataError, TokenizerError, SettingsError, RunError, DeviceError: see errors.py.
+        Stopped: SIGINT or SIGTERM came; what there was to save is saved, the same call goes on.
+    """
+    console = console or Console(quiet=True)
+    folder = config.out
+    with run.locked(folder), _stop_signals() as stop, _disk_errors(folder):
+        device = choose_device(config.device)
+        threads = set_threads(config.threads)
+        record = run.read(folder)
+        if record:
+            run.check(record, config, folder)
+            if (done := _finished(folder)) is not None:
+                _say(console, f"{folder}: this training is finished, BLEU {done.bleu}")
+                return done
+            data = open_data(folder / "data")
+        else:
+            # Settings that contradict each other are told now, not after the text has been read.
+            choose_architecture(config, pairs=0, vocab_sizes=(300, 300))
+            files = fingerprints(config)
+            _say(console, "reading and encoding the text")
+            data = prepare(config, folder / "data", files)
+            record = _decide(config, data, device, threads, console)
+            run.write(folder, record)
+        training = _set_up(config, data, record, device, threads)
+        if training.state.step:
+            _say(console, f"going on from step {training.state.step:,}")
+        return go_on(training, stop, console)
+
+
+def _decide(
+    config: TrainConfig, data: Data, device: torch.device, threads: int, console: Console
+) -> dict[str, Any]:
+    """Choose all that was left open, and say why; what is decided now is read back ever after."""
+    sizes = (data.source_tokenizer.size, data.target_tokenizer.size)
+    tokens = max(data.report["training_tokens"].values()) + len(data.train)
+    architecture, chosen, reasons = choose(
+        config, pairs=len(data.train), tokens=tokens, vocab_sizes=sizes
+    )
+    for line in (*data.report["lines"], *reasons):
+        _say(console, f"  {line}")
+    return {
+        "settings": config.identity(),
+        "files": data.report["files"],
+        "architecture": architecture.model_dump(mode="json"),
+        "chosen": chosen.model_dump(mode="json"),
+        "bf16": _measure(config, data, architecture, chosen, device, console),
+        "threads": threads,
+    }
+
+
+def _set_up(
+    config: TrainConfig, data: Data, record: dict[str, Any], device: torch.device, threads: int
+) -> Training:
+    """Make the model of a run's record, and load the newest checkpoint if there is one."""
+    if (was := record["threads"]) != threads:
+        log.warning("%d threads, the run had %d: not the same to the last bit", threads, was)
+    chosen = settings.validate(Chosen, record["chosen"])
+    torch.manual_seed(config.seed)
+    model = Transformer(settings.validate(TransformerConfig, record["architecture"])).to(device)
+    about = config.model_dump(include={"source_language", "target_language", "licence"})
+    bundle = Bundle(model, data.source_tokenizer, data.target_tokenizer, about)
+    optimizer = _optimizer(model, chosen)
+    state = checkpoint.restore(config.out, bundle, optimizer)
+    return Training(config, data, bundle, optimizer, chosen, record["bf16"], state)
+
+
+def _optimizer(model: Transformer, chosen: Chosen) -> Adam:
+    fused = next(model.parameters()).device.type in ("cpu", "cuda")
+    return Adam(model.parameters(), betas=chosen.adam_betas, eps=chosen.adam_epsilon, fused=fused)
+
+
+def _measure(
+    config: TrainConfig,
+    data: Data,
+    architecture: TransformerConfig,
+    chosen: Chosen,
+    device: torch.device,
+    console: Console,
+) -> bool:
+    """Decide the precision by timing real steps of a model made for it; tell time and memory."""
+    model = Transformer(architecture).to(device).train()
+    optimizer = _optimizer(model, chosen)
+    rows = plan(data.train.lengths, chosen.batch_tokens, seed=config.seed, epoch=0)[0][0]
+    batch = collate([data.train[row] for row in rows])
+
+    def step(bf16: bool) -> None:
+        train_step(model, optimizer, [batch], chosen, learning_rate=1e-6, seed=0, bf16=bf16)
+
+    bf16 = bf16_pays(device, step) if config.precision == "auto" else config.precision == "bf16"
+    step(bf16)
+    began = time.perf_counter()
+    step(bf16)
+    minutes = (time.perf_counter() - began) * chosen.accumulate * chosen.max_steps / 60
+    parameters = sum(p.numel() for p in model.parameters())
+    _say(
+        console,
+        f"  {parameters:,} parameters, {'bf16' if bf16 else 'fp32'} on {device}, "
+        f"{torch.get_num_threads()} threads: about {max(1, round(minutes))} min, "
+        f"{_peak_memory(device):.1f} GB",
+    )
+    return bf16
+
+
+def _peak_memory(device: torch.device) -> float:
+    """Gigabytes that this process has taken at most: on the GPU, where it uses one."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    import resource  # not on Windows, where one can translate but not train
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def _finished(folder: Path) -> Result | None:
+    last = (read_metrics(folder / "metrics.jsonl") or [{}])[-1]
+    if not last.get("finished"):
+        return None
+    return Result(folder / "best", Score(last["value"], last["signature"], last["interval"]))
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Generator[None]:
+    """What a full or broken disk does to a run is for the user to mend."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{folder} cannot be written: {error}; what was saved is sound") from None
+
+
+@contextmanager
+def _stop_signals() -> Generator[Stop]:
+    """Turn SIGINT and SIGTERM into Stopped: at once, or while training after the step is saved.
+
+    A second signal ends the process as if nobody listened.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if not stop.waits:
+            raise Stopped("stopped before training began; the same command starts it")
+        if stop.asked:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        stop.asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
