@@ -76,19 +76,15 @@ def choose(
             chosen[name] = value
             reasons.append(f"{name} {value:,}: {reason}")
 
-    few = tokens < 200_000
-    fill("batch_tokens", 1024 if few else 4096, "the text is short" if few else "the usual")
+    fill("batch_tokens", 4096 if tokens >= 200_000 else 1024, "subwords a side in one batch")
     steps_a_pass = max(1, round(tokens / chosen["batch_tokens"] / said.accumulate))
-    fill(
-        "max_steps",
-        max(300, size.passes * steps_a_pass),
-        f"{steps_a_pass:,} are a pass over the text",
-    )
+    max_steps = max(300, size.passes * steps_a_pass)
+    fill("max_steps", max_steps, f"the text is {steps_a_pass:,} steps long, many passes are needed")
     fill("warmup", min(4000, max(1, chosen["max_steps"] // 3)), "a third of the steps, or 4000")
     fill("learning_rate_scale", size.learning_rate_scale, "times the paper's schedule")
     every = max(1, min(2000, chosen["max_steps"] // 20))
-    fill("validate_every", every, "twenty validations, or each 2000 steps")
-    fill("save_every", chosen["validate_every"], "as often")
+    fill("validate_every", every, "twenty times, or each 2000 steps")
+    chosen["save_every"] = chosen["save_every"] or chosen["validate_every"]
     return Choices(architecture, Chosen.model_validate(chosen), reasons)
 
 
@@ -103,12 +99,12 @@ def choose_architecture(
     size = _size(pairs)
     given = config.model.model_dump(exclude_none=True)
     name = given.pop("preset")
-    reasons = [f"vocabulary {' and '.join(f'{n:,}' for n in dict.fromkeys(vocab_sizes))}"]
+    reasons = [f"vocabulary {' and '.join(f'{n:,}' for n in dict.fromkeys(vocab_sizes))} subwords"]
     if config.tokenizer.vocab_size is None:
-        reasons[0] += ": a quarter of the pairs, or what the text has"
+        reasons[0] += ": a quarter of the number of pairs, or what the text has"
     if name == "auto":
         name = size.preset
-        reasons.append(f"model {name}: by the number of pairs")
+        reasons.append(f"model {name}: so many pairs want this size")
         if "dropout" not in given:
             given["dropout"] = size.dropout
             reasons.append(f"dropout {size.dropout}: the less text, the more of it")

@@ -42,17 +42,12 @@ class Monitor:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,}/{task.total:,}"),
+            TextColumn("step {task.completed:,} of {task.total:,}, left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            console=console,
         )
-        self._task = self._progress.add_task(
-            "training", total=chosen.max_steps, completed=step, numbers=""
-        )
-        self._samples = Text()
-        self._bleu = ""
-        self._live = Live(self._render(), console=console, refresh_per_second=4, transient=True)
+        self._task = self._progress.add_task("training", total=chosen.max_steps, completed=step)
+        self._numbers, self._bleu, self._samples = "", "", ""
+        self._live = Live(get_renderable=self._render, console=console, transient=True)
         self._began = time.monotonic()
         self._began_step = step
         self._window = _Window()
@@ -85,9 +80,8 @@ class Monitor:
         mean, rate = self._window.mean(), self._window.rate()
         perplexity = math.exp(min(mean, 700))
         numbers = f"loss {mean:.3f}  perplexity {perplexity:.1f}  {rate:,.0f} tokens/s"
-        self._progress.update(self._task, completed=step, numbers=f"{numbers}  {self._bleu}")
-        if self._console.is_terminal:
-            self._live.update(self._render())
+        self._progress.update(self._task, completed=step)
+        self._numbers = f"{numbers}  {self._bleu}"
         if step % self._log_every and step != self._max_steps:
             return
         self._record(
@@ -119,14 +113,14 @@ class Monitor:
             valid_bleu=round(result.bleu.value, 4),
             signature=result.bleu.signature,
         )
-        lines = []
-        for example, text in list(zip(examples, result.translations, strict=True))[:_SAMPLES]:
-            lines += [f"  source      {example.source}", f"  translation {text}"]
-            lines += [f"  reference   {example.references[0]}", ""]
-        self._samples = Text("\n".join(lines[:-1]), style="dim")
+        self._samples = "\n".join(
+            f"  source      {example.source}\n"
+            f"  translation {text}\n"
+            f"  reference   {example.references[0]}\n"
+            for example, text in list(zip(examples, result.translations, strict=True))[:_SAMPLES]
+        )
         if not self._console.is_terminal:
-            for line in lines:
-                self.say(line)
+            self.say(self._samples)
         self._window.restart()
 
     def finished(self, step: int, best: Path, score: Score) -> None:
@@ -142,7 +136,11 @@ class Monitor:
         return (time.monotonic() - self._began) / max(1, step - self._began_step)
 
     def _render(self) -> Group:
-        return Group(self._progress, self._samples)
+        return Group(
+            self._progress,
+            Text(self._numbers),
+            Text(self._samples, style="dim", no_wrap=True, overflow="ellipsis"),
+        )
 
 
 class _Window:
@@ -174,10 +172,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the records of a metrics.jsonl; a last line cut short by a kill is left out."""
     if not path.exists():
         return []
-    records = []
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-        records.append(json.loads(line))
-    return records
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def _cut(path: Path, step: int) -> None:

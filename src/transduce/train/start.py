@@ -137,8 +137,8 @@ def _measure(
     parameters = sum(p.numel() for p in model.parameters())
     _say(
         console,
-        f"  {parameters:,} parameters, {'bf16' if bf16 else 'fp32'} on {device}, "
-        f"{torch.get_num_threads()} threads: about {max(1, round(minutes))} min, "
+        f"  {parameters:,} parameters, {'bf16' if bf16 else 'fp32'} on {device} "
+        f"(threads: {torch.get_num_threads()}), about {max(1, round(minutes))} min, "
         f"{_peak_memory(device):.1f} GB",
     )
     return bf16
