@@ -20,7 +20,7 @@ PENALTIES = [0.0, 0.6, 1.0]
 def run(table, limits, *, prefixes=None, **options):
     """Search sentences of a table; returns what was found and the stepper."""
     settings = BeamOptions(**options)
-    stepper = TableStepper(table, len(limits), settings.size)
+    stepper = TableStepper(table, len(limits), settings.beam)
     rules = Constraints(limits, min_length=settings.min_length, prefixes=prefixes)
     return search(stepper, rules, settings), stepper
 
@@ -35,7 +35,7 @@ def outputs(found: list[list[Hypothesis]]):
 def test_a_narrow_beam_is_the_one_by_hand_also_among_ties(k, n, grid, alpha):
     for seed in range(6):
         table = random_table(seed, grid=grid)
-        found, stepper = run(table, LIMITS, size=k, n_best=n, alpha=alpha)
+        found, stepper = run(table, LIMITS, beam=k, n_best=n, alpha=alpha)
         by_hand = [
             beam_by_hand(table, i, k=k, n=n, limit=limit, alpha=alpha)
             for i, limit in enumerate(LIMITS)
@@ -51,7 +51,7 @@ def test_a_narrow_beam_is_the_one_by_hand_also_among_ties(k, n, grid, alpha):
 def test_a_wide_beam_finds_the_best_of_all_outputs(alpha):
     for seed in range(20):
         table = random_table(seed)
-        found, _ = run(table, [4, 3], size=300, n_best=5, alpha=alpha)
+        found, _ = run(table, [4, 3], beam=300, n_best=5, alpha=alpha)
         for i, limit in enumerate([4, 3]):
             best = every_output(table, i, limit=limit, alpha=alpha)[:5]
             assert outputs(found)[i] == best
@@ -63,7 +63,7 @@ def test_a_wide_beam_finds_the_best_of_all_outputs_of_a_transformer(small_models
         source = torch.tensor([[5, 4, 6, EOS], [6, 5, EOS, 0], [4, EOS, 0, 0]])
         limit, k = 4, 30
         stepper = ModelStepper(model, source, width=k, capacity=limit)
-        options = BeamOptions(size=k, n_best=3, alpha=alpha)
+        options = BeamOptions(beam=k, n_best=3, alpha=alpha)
         found = search(stepper, Constraints([limit] * 3), options)
         for i, row in enumerate(source):
             row = row[row != 0][None]
@@ -110,7 +110,7 @@ def test_the_cache_follows_the_beams(small_models):
         stepper = ModelStepper(model, source, width=4, capacity=12)
         rules = Constraints([12, 12], min_length=9)
         for row, hypotheses in zip(
-            source, search(stepper, rules, BeamOptions(size=4, n_best=4)), strict=True
+            source, search(stepper, rules, BeamOptions(beam=4, n_best=4)), strict=True
         ):
             for one in hypotheses:
                 again = forced_log_prob(model, row[row != 0][None], one.tokens)
@@ -187,7 +187,7 @@ def test_a_longer_output_wins_by_the_penalty():
         }
     )
     by_alpha = {
-        alpha: run(table, [10], size=2, n_best=1, alpha=alpha)[0][0][0] for alpha in PENALTIES
+        alpha: run(table, [10], beam=2, n_best=1, alpha=alpha)[0][0][0] for alpha in PENALTIES
     }
     assert by_alpha[0.0].tokens == (4,)
     assert by_alpha[0.0].score == pytest.approx(-2.0)
@@ -217,7 +217,7 @@ def test_the_penalty_is_the_documented_formula(log_prob, length, alpha, score):
         row[EOS if len(prefix) == length - 1 else 5] = each
         return row
 
-    best = run(table, [length + 3], size=3, alpha=alpha)[0][0][0]
+    best = run(table, [length + 3], beam=3, alpha=alpha)[0][0][0]
     assert best.length == length
     assert best.log_prob == pytest.approx(log_prob, abs=1e-5)
     assert best.score == pytest.approx(score, abs=1e-5)
@@ -227,7 +227,7 @@ def test_lengths_are_bounded_and_a_forced_end_is_said():
     def never_ends(sentence, prefix):
         return [-9.0, -9.0, -30.0, -9.0, -1.0, -2.0]
 
-    found, _ = run(never_ends, [3, 6], size=2)
+    found, _ = run(never_ends, [3, 6], beam=2)
     assert [one.length for [one] in found] == [3, 6]
     assert [one.tokens for [one] in found] == [(4, 4), (4,) * 5]
     assert all(one.cut for [one] in found)
@@ -235,10 +235,10 @@ def test_lengths_are_bounded_and_a_forced_end_is_said():
     def ends_at_once(sentence, prefix):
         return [-9.0, -9.0, -0.1, -9.0, -3.0, -4.0]
 
-    found, _ = run(ends_at_once, [9, 2], size=2, min_length=4)
+    found, _ = run(ends_at_once, [9, 2], beam=2, min_length=4)
     assert [one.length for [one] in found] == [4, 2]  # the limit is stronger
     assert [one.cut for [one] in found] == [False, True]
-    assert run(ends_at_once, [9], size=2)[0][0][0].tokens == ()
+    assert run(ends_at_once, [9], beam=2)[0][0][0].tokens == ()
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -247,7 +247,7 @@ def test_a_prefix_is_forced_at_its_own_price(k):
     limits = [9, 9, 4, 9]
     for seed in range(5):
         table = random_table(seed)
-        found, _ = run(table, limits, size=k, n_best=k, prefixes=prefixes, min_length=2)
+        found, _ = run(table, limits, beam=k, n_best=k, prefixes=prefixes, min_length=2)
         assert [one.tokens[:3] for one in found[0]] == [(8, 4, 8)] * len(found[0])
         assert found[2][0].tokens == (7, 7, 7)
         assert found[2][0].cut
@@ -266,7 +266,7 @@ def test_a_prefix_is_forced_at_its_own_price(k):
 
 def test_the_n_best_are_distinct_and_sorted_and_fewer_where_no_more_exist():
     for seed in range(10):
-        found, _ = run(random_table(seed), [8, 2, 1], size=8, n_best=8)
+        found, _ = run(random_table(seed), [8, 2, 1], beam=8, n_best=8)
         assert [len(hypotheses) for hypotheses in found] == [8, 6, 1]
         for hypotheses in found:
             assert len({one.tokens for one in hypotheses}) == len(hypotheses)
@@ -279,18 +279,18 @@ def test_the_n_best_are_distinct_and_sorted_and_fewer_where_no_more_exist():
 
 def test_neighbours_never_change_a_search():
     table = random_table(11, grid=0.25)
-    together, _ = run(table, LIMITS, size=3, n_best=2)
+    together, _ = run(table, LIMITS, beam=3, n_best=2)
 
     for i, limit in enumerate(LIMITS):
 
         def alone(sentence, prefix, i=i):
             return table(i, prefix)
 
-        assert run(alone, [limit], size=3, n_best=2)[0] == [together[i]]
+        assert run(alone, [limit], beam=3, n_best=2)[0] == [together[i]]
 
 
 def test_options_that_contradict_each_other_are_refused():
-    with pytest.raises(SettingsError, match=r"n_best=5 .* size=4"):
+    with pytest.raises(SettingsError, match=r"n_best=5 .* beam=4"):
         BeamOptions(n_best=5)
     with pytest.raises(SettingsError, match=r"min_length=9 .* max_length=8"):
         BeamOptions(min_length=9, max_length=8)

@@ -151,7 +151,7 @@ def test_errors_are_one_line_and_exit_with_2(model: Path, tmp_path: Path):
         (("translate", tmp_path / "none"), "no such model"),
         (("translate", tmp_path), "no model.safetensors"),
         (("translate", model, tmp_path / "none.txt"), "cannot be read"),
-        (("translate", model, "--beam", "0"), "size"),
+        (("translate", model, "--beam", "0"), "beam = 0"),
         (("translate", model, "--n-best", "9"), "n_best=9"),
         (("translate", model, "--device", "abacus"), "abacus"),
         (("train",), "no text to learn from"),

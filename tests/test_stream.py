@@ -126,5 +126,5 @@ def test_options_reach_the_translator():
                 texts, options, numbers=numbers, batch_tokens=batch_tokens
             )
 
-    list(translate_stream(Notes(), ["a"], options=BeamOptions(size=2), batch_tokens=77))
-    assert seen == [(BeamOptions(size=2), 77)]
+    list(translate_stream(Notes(), ["a"], options=BeamOptions(beam=2), batch_tokens=77))
+    assert seen == [(BeamOptions(beam=2), 77)]

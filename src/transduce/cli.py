@@ -166,7 +166,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
 ) -> None:
     """Translate a file or standard input: as many lines out as in, in their order."""
-    options = config.validate(BeamOptions, {"size": beam, "alpha": alpha, "n_best": n_best})
+    options = config.validate(BeamOptions, {"beam": beam, "alpha": alpha, "n_best": n_best})
     set_threads(threads)
     translator = Translator.load(model, device=choose_device(device))
     if file is None and sys.stdin.isatty():

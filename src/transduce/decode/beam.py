@@ -23,7 +23,7 @@ from transduce.ids import BOS, EOS
 class BeamOptions(Settings):
     """How to search; lengths are |Y|, the generated tokens with EOS."""
 
-    size: int = Field(4, ge=1)  # 1 is greedy search
+    beam: int = Field(4, ge=1)  # 1 is greedy search
     alpha: float = Field(0.6, ge=0)  # of the length penalty
     n_best: int = Field(1, ge=1)
     min_length: int = Field(0, ge=0)
@@ -32,8 +32,8 @@ class BeamOptions(Settings):
 
     @model_validator(mode="after")
     def _agree(self) -> "BeamOptions":
-        if self.n_best > self.size:
-            raise SettingsError(f"n_best={self.n_best} needs a beam of that size, size={self.size}")
+        if self.n_best > self.beam:
+            raise SettingsError(f"n_best={self.n_best} needs a beam of that size, beam={self.beam}")
         if self.max_length is not None and self.min_length > self.max_length:
             raise SettingsError(
                 f"min_length={self.min_length} is over max_length={self.max_length}"
@@ -81,10 +81,10 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Find the `n_best` outputs of each sentence, best first; fewer where no more exist.
 
-    `stepper` has options.size rows a sentence; `constraints` is used up. A sentence that is
+    `stepper` has options.beam rows a sentence; `constraints` is used up. A sentence that is
     finished leaves both at once.
     """
-    if options.size == 1:
+    if options.beam == 1:
         return [[best] for best in greedy(stepper, constraints, alpha=options.alpha)]
     return _search(stepper, constraints, options)
 
@@ -95,26 +95,26 @@ def _search(
 ) -> list[list[Hypothesis]]:
     beams = _start(constraints.limits, options)
     finished: list[list[Hypothesis]] = [[] for _ in range(len(constraints))]
-    last = torch.full((len(constraints) * options.size,), BOS)
+    last = torch.full((len(constraints) * options.beam,), BOS)
     step = 0
     while True:
         step += 1
         log_probs = stepper.score(last)
         constraints.apply(log_probs, step)
-        found = best_extensions(beams.sums, log_probs, count=2 * options.size)
+        found = best_extensions(beams.sums, log_probs, count=2 * options.beam)
         ends = (found.ids == EOS) & (found.sums > -torch.inf)
         if ends.any():
             beams = _finish(beams, found, ends, constraints.limits, finished, alpha=options.alpha)
 
         # The first k that did not end stay open: a stable sort puts them first, in order.
-        opened = found.take(ends.byte().sort(dim=1, stable=True).indices[:, : options.size])
+        opened = found.take(ends.byte().sort(dim=1, stable=True).indices[:, : options.beam])
         # A sum only falls; the longest output divides it by the most.
         reachable = opened.sums[:, 0].double() / beams.penalties
         stay = (beams.best[:, -1] < reachable).nonzero()[:, 0]
         if not len(stay):
             break
         beams = _extend(beams, opened)
-        rows = torch.arange(len(opened.parents))[:, None] * options.size + opened.parents
+        rows = torch.arange(len(opened.parents))[:, None] * options.beam + opened.parents
         if len(stay) < len(rows):
             constraints.select(stay)
             beams, rows = beams.select(stay), rows[stay]
@@ -170,7 +170,7 @@ def _first_of_equals(
 
 def _start(limits: Int[Tensor, " n"], options: BeamOptions) -> Beams:
     """One empty prefix a sentence: beams 1 to k - 1 are none yet."""
-    n, k = len(limits), options.size
+    n, k = len(limits), options.beam
     sums = torch.full((n, k), -torch.inf)
     sums[:, 0] = 0
     penalties = [length_penalty(limit, options.alpha) for limit in limits.tolist()]

@@ -83,7 +83,7 @@ class Translator:
             if len(prefix) != len(texts):
                 raise SettingsError(f"{len(prefix)} prefixes for {len(texts)} texts")
         options = {
-            "size": beam,
+            "beam": beam,
             "alpha": alpha,
             "n_best": n_best,
             "min_length": min_length,
@@ -120,7 +120,7 @@ class Translator:
                 numbers[i], len(sources[i]), longest,
             )  # fmt: skip
             sources[i] = sources[i][:longest]
-        for batch in _batches(sources, batch_tokens // options.size):
+        for batch in _batches(sources, batch_tokens // options.beam):
             forced = [
                 self._target_tokenizer.encode(prefixes[i]) if prefixes and prefixes[i] else []
                 for i in batch
@@ -139,7 +139,7 @@ class Translator:
         stepper = ModelStepper(
             self._model,
             pad([[*ids, EOS] for ids in sources]).to(self._device),
-            width=options.size,
+            width=options.beam,
             capacity=max(limits),
         )
         rules = Constraints(limits, min_length=options.min_length, prefixes=prefixes)

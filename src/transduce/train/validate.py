@@ -51,7 +51,7 @@ def validate(
             "Lower train.learning_rate_scale, or set train.clip_norm, in another folder"
         )
     translations = Translator(bundle).translate_lines(
-        [example.source for example in examples], BeamOptions(size=chosen.beam, alpha=chosen.alpha)
+        [example.source for example in examples], BeamOptions(beam=chosen.beam, alpha=chosen.alpha)
     )
     texts = [translation.text for translation in translations]
     references = [example.references for example in examples]
