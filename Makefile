@@ -28,6 +28,7 @@ clean: ## all that was made, the demo's run included
 	rm -rf .venv site dist transduce-demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/installed: pyproject.toml constraints.txt
+	@echo "installing PyTorch and the rest into .venv: some minutes, once"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@

@@ -49,6 +49,7 @@ def test_version_and_help():
     assert transduce("--version").stdout.startswith(b"transduce 0.")
     for verb in ("demo", "train", "translate"):
         assert verb.encode() in transduce("--help").stdout
+    assert b"[transduce-run]" in transduce("train", "--help").stdout  # not taken for markup
 
 
 def test_as_many_lines_out_as_in_and_blanks_in_place(model: Path):
@@ -158,7 +159,8 @@ def test_errors_are_one_line_and_exit_with_2(model: Path, tmp_path: Path):
         (("train", "--source", "a"), "--source needs --target"),
         (("train", "--source", tmp_path / "a", "--target", tmp_path / "b"), "cannot be read"),
         (("train", tmp_path / "none.toml"), "none.toml"),
-        (("train", "--tsv", "a", "--set", "model.head=3"), "did you mean 'heads'?"),
+        (("train", "--tsv", "a", "--set", "model.head=3"), "did you mean 'model.heads'?"),
+        (("train", "--tsv", "a", "--set", "max_steps=9"), "did you mean 'train.max_steps'?"),
         (("train", "--tsv", "a", "--precision", "fp8"), "precision"),
         (("train", "--tsv", "a", "--set", "train.max_steps=0"), "train.max_steps"),
     ]

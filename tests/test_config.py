@@ -86,7 +86,10 @@ def test_settings_survive_json(recipe):
     ("override", "message"),
     [
         ("sed=2", "--set sed=2: unknown setting sed, did you mean 'seed'?"),
-        ("search.beem=2", "--set search.beem=2: unknown setting search.beem, did you mean 'beam'?"),
+        (
+            "search.beem=2",
+            "--set search.beem=2: unknown setting search.beem, did you mean 'search.beam'?",
+        ),
         (
             "search.zzz=2",
             "--set search.zzz=2: unknown setting search.zzz, known: beam, alpha, sizes",
@@ -114,7 +117,7 @@ def test_a_recipe_is_named_with_its_unknown_key(recipe):
     path = recipe("[search]\nbeam = 4\nalfa = 1.0")
     with pytest.raises(SettingsError) as error:
         load(Recipe, path)
-    assert str(error.value) == f"{path}: unknown setting search.alfa, did you mean 'alpha'?"
+    assert str(error.value) == f"{path}: unknown setting search.alfa, did you mean 'search.alpha'?"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_the_demo_learns_its_grammar(tmp_path: Path):
     command = [sys.executable, "-m", "transduce", "demo", "--out", str(out)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=1000)
     assert found.returncode == 0, found.stderr
-    match = re.search(r"([\d.]+) % of 1,000 held-out sentences", found.stderr)
+    match = re.search(r"([\d.]+) % of 1,000 held-out sentences", found.stdout)
     assert match
     assert float(match[1]) >= 98
     model = bundle.load(out).model

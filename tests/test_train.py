@@ -195,9 +195,13 @@ def test_a_changed_text_file_is_refused(folder: Path):
 def test_a_folder_that_is_no_run_is_not_touched(folder: Path):
     (folder / "mine").mkdir()
     (folder / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunError, match="not a training run"):
-        train(settings(folder, "mine"))
-    assert [path.name for path in (folder / "mine").iterdir()] == ["thesis.txt"]
+    for lock in (None, "", "another program's"):
+        if lock is not None:
+            (folder / "mine" / "lock").write_text(lock)
+        before = sorted(path.name for path in (folder / "mine").iterdir())
+        with pytest.raises(RunError, match="not a training run"):
+            train(settings(folder, "mine"))
+        assert sorted(path.name for path in (folder / "mine").iterdir()) == before
 
 
 def test_after_a_mended_file_the_same_command_works(folder: Path):
@@ -348,19 +352,19 @@ def test_the_recorded_bleu_is_that_of_translate_and_sacrebleu(finished: Path):
     [
         ([0, 0, 0, 5, 4, 4], 20, 30),  # no patience is lost before the first right words
         ([5, 6, 6, 5], 10, 20),  # of equals the earlier
+        ([0, 0, 0, 0, 0, 0], 30, 30),  # while no word is right, the lower loss
         ([1, 2, 1, 3, 2, 9], 30, 30),
     ],
 )
 def test_the_best_bleu_is_kept_and_patience_counts_from_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, scores: list[int], best: int, last: int
 ):
-    script = iter(scores)
+    script, losses = iter(scores), [1.0]
 
     def scripted(_: object, examples: list, *__: object, interval: bool = False) -> Validation:
+        losses[0] /= 2
         value = 0.0 if interval else float(next(script))
-        return Validation(
-            loss=1.0, bleu=Score(value, "scripted"), translations=[""] * len(examples)
-        )
+        return Validation(losses[0], Score(value, "scripted"), [""] * len(examples))
 
     monkeypatch.setattr(loop_module, "validate", scripted)
     train(settings(folder, "run", train__max_steps=30, train__patience=2))

@@ -28,6 +28,7 @@ from transduce.train.start import train as run_train
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

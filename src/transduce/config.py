@@ -96,7 +96,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from None
+        raise SettingsError(
+            f"{path} is not TOML: {error}; text is given with --source and --target, or --tsv"
+        ) from None
 
 
 def _anchor(kind: type[Settings], tree: dict[str, Any], root: Path) -> None:
@@ -125,19 +127,42 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _check_keys(
-    kind: type[Settings], tree: Mapping[str, Any], *, where: str, path: str = ""
+    kind: type[Settings],
+    tree: Mapping[str, Any],
+    *,
+    where: str,
+    path: str = "",
+    known: Sequence[str] = (),
 ) -> None:
+    known = known or list(_names(kind))
     for key, value in tree.items():
         field = kind.model_fields.get(key)
         if field is None:
-            near = difflib.get_close_matches(key, kind.model_fields, n=1)
+            here = difflib.get_close_matches(key, kind.model_fields, n=1)
+            elsewhere = [name for name in known if name.endswith(f".{key}")]
+            near = [f"{path}{name}" for name in here] or elsewhere
             hint = (
-                f"did you mean {near[0]!r}?" if near else f"known: {', '.join(kind.model_fields)}"
+                f"did you mean '{near[0]}'?" if near else f"known: {', '.join(kind.model_fields)}"
             )
             raise SettingsError(f"{where}unknown setting {path}{key}, {hint}")
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+        if group := _group(kind, key):
             if not isinstance(value, Mapping):
                 raise SettingsError(
                     f"{where}{path}{key} is a group of settings, write {path}{key}.NAME"
                 )
-            _check_keys(field.annotation, value, where=where, path=f"{path}{key}.")
+            _check_keys(group, value, where=where, path=f"{path}{key}.", known=known)
+
+
+def _names(kind: type[Settings], path: str = "") -> Iterator[str]:
+    """The dotted names of all settings."""
+    for key in kind.model_fields:
+        group = _group(kind, key)
+        yield from _names(group, f"{path}{key}.") if group else (f"{path}{key}",)
+
+
+def _group(kind: type[Settings], key: str) -> type[Settings] | None:
+    """The settings class of a field that holds a group of them."""
+    annotation = kind.model_fields[key].annotation
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return annotation
+    return None

@@ -24,8 +24,10 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise DeviceError(f"device {name!r} cannot be used here: {reason}") from None
+        reason = str(error).splitlines()[0].split(", ")[0]
+        raise DeviceError(
+            f"device {name!r} cannot be used here ({reason}); there are auto, cpu, cuda, mps"
+        ) from None
     return device
 
 

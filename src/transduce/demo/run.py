@@ -66,12 +66,13 @@ def demo(out: Path, console: Console) -> float:
     found = translator.translate_lines([sentence.source for sentence in test], options)
     texts = [translation.text for translation in found]
     score = exact_match(texts, [sentence.target for sentence in test])
-    console.print(
+    results = Console()
+    results.print(
         f"\n[b]{score.value:.1f} %[/b] of {len(test):,} held-out sentences are exactly right.\n"
     )
-    console.print(_by_family(test, texts))
-    console.print(_examples(translator))
-    _say_next(out, console)
+    results.print(_by_family(test, texts), "")
+    results.print(_examples(translator))
+    _say_next(out, results)
     return score.value
 
 
@@ -109,7 +110,7 @@ def _by_family(test: list[Sentence], texts: list[str]) -> Table:
 
 
 def _examples(translator: Translator) -> Table:
-    table = Table("the guide's sentences", "", box=None, pad_edge=False)
+    table = Table("three sentences to look at", "", box=None, pad_edge=False)
     for example in EXAMPLES:
         (found,) = translator.translate_lines([example.source], BeamOptions())
         mark = "" if found.text == example.target else f"  (not: {example.target})"
@@ -123,10 +124,12 @@ def _say_next(out: Path, console: Console) -> None:
 This model knows a few hundred words of a grammar; it is for looking inside, not for translating.
 Try it:              transduce translate {out}
 Look at the text:    {out / "corpus"}
-With your own text:  transduce train --source my.en --target my.fr --out my-model
-                     (line k of one file is the translation of line k of the other)
+With your own text (line k of one file is the translation of line k of the other):
+                     transduce train --source my.en --target my.fr --out my-model
                      transduce translate my-model < some-text
+(If the shell does not find transduce: . .venv/bin/activate)
 """,
         highlight=False,
         markup=False,
+        soft_wrap=True,
     )

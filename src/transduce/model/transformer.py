@@ -311,7 +311,7 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "b s"]
     ) -> tuple[Float[Tensor, "b s d"], Bool[Tensor, "b 1 1 s"]]:
         """Make the memory of source ids (EOS last, then PAD), and the mask of real positions."""
-        source_mask = (source != PAD)[:, None, None, :]
+        source_mask = (source != PAD)[:, None, None, :]  # the same for all heads and queries
         x = self.source_embedding(source)
         for layer in self.encoder:
             x = layer(x, source_mask)
@@ -351,6 +351,8 @@ class Transformer(nn.Module):
                     f"batch {row}, query 0: no key is allowed, its {name} is all padding"
                 )
         return self.decode(decoder_input, *self.encode(source))
+
+    # From here on the same again, token by token, for search: not a part of section 3.
 
     def start(
         self,

@@ -42,7 +42,7 @@ Made with transduce {transduce.__version__}. Licence: {config.licence or "not st
 
 ## Scores on the validation set
 
-The {made}, beam {config.train.beam}, alpha {config.train.alpha}:
+{made[0].upper()}{made[1:]}, beam {config.train.beam}, alpha {config.train.alpha}:
 
 {scores}
 

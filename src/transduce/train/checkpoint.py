@@ -30,6 +30,7 @@ class State:
     """Steps of this epoch that are done."""
     best_step: int = 0
     best_bleu: float = -1.0
+    best_loss: float = float("inf")
     stale: int = 0
     """Validations since the best one."""
     validated: list[int] = field(default_factory=list)

@@ -27,6 +27,10 @@ _SIZES = (
 )
 
 
+_HIGHEST_RATE = 0.0035
+"""A short warm-up would take the paper's schedule higher than a small post-norm model survives."""
+
+
 class Chosen(TrainSettings):
     """TrainSettings with nothing left open."""
 
@@ -79,9 +83,15 @@ def choose(
     fill("batch_tokens", 4096 if tokens >= 200_000 else 1024, "subwords a side in one batch")
     steps_a_pass = max(1, round(tokens / chosen["batch_tokens"] / said.accumulate))
     max_steps = max(300, size.passes * steps_a_pass)
-    fill("max_steps", max_steps, f"the text is {steps_a_pass:,} steps long, many passes are needed")
-    fill("warmup", min(4000, max(1, chosen["max_steps"] // 3)), "a third of the steps, or 4000")
-    fill("learning_rate_scale", size.learning_rate_scale, "times the paper's schedule")
+    fill("max_steps", max_steps, f"passes over the text, each of {steps_a_pass:,}")
+    fill(
+        "warmup",
+        min(4000, max(1, chosen["max_steps"] // 3)),
+        "steps over which the learning rate rises",
+    )
+    root = (architecture.d_model * chosen["warmup"]) ** 0.5
+    scale = min(size.learning_rate_scale, round(_HIGHEST_RATE * root, 2))
+    fill("learning_rate_scale", scale, f"the learning rate rises to {scale / root:.4f}")
     every = max(1, min(2000, chosen["max_steps"] // 20))
     fill("validate_every", every, "twenty times, or each 2000 steps")
     chosen["save_every"] = chosen["save_every"] or chosen["validate_every"]
@@ -101,7 +111,7 @@ def choose_architecture(
     name = given.pop("preset")
     reasons = [f"vocabulary {' and '.join(f'{n:,}' for n in dict.fromkeys(vocab_sizes))} subwords"]
     if config.tokenizer.vocab_size is None:
-        reasons[0] += ": a quarter of the number of pairs, or what the text has"
+        reasons[0] += ": a quarter of the number of pairs, at least 1,000"
     if name == "auto":
         name = size.preset
         reasons.append(f"model {name}: so many pairs want this size")

@@ -184,12 +184,18 @@ def _patience_is_over(training: Training) -> bool:
 
 
 def _validate(training: Training, monitor: Monitor) -> Validation:
-    """Validate, and keep account of what is best: the higher BLEU, the earlier step of equals."""
+    """Validate, and keep account of what is best: the higher BLEU, the earlier step of equals.
+
+    While no word is right, BLEU says nothing and the lower loss is the better.
+    """
     chosen, state = training.chosen, training.state
-    score = validate(training.bundle, training.data.valid, chosen)
-    best = score.bleu.value > state.best_bleu
+    with monitor.validating():
+        score = validate(training.bundle, training.data.valid, chosen)
+    bleu = score.bleu.value
+    best = bleu > state.best_bleu or (bleu == 0 == state.best_bleu and score.loss < state.best_loss)
     if best:
-        state.best_step, state.best_bleu, state.stale = state.step, score.bleu.value, 0
+        state.best_step, state.best_bleu, state.stale = state.step, bleu, 0
+        state.best_loss = score.loss
     elif state.best_bleu > 0:  # before the first right words there is nothing to be patient about
         state.stale += 1
     state.validated = [*state.validated, state.step][-chosen.average_last :]
@@ -217,18 +223,25 @@ def _finish(training: Training, stop: Stop, monitor: Monitor) -> Result:
         raise RunError(f"step {state.step}: never validated, no update was finite; {REMEDY}")
     folder = checkpoint.path(config.out, state.best_step)
     load_weights(bundle.model, folder / "model.safetensors")
-    score = validate(bundle, data.valid, chosen, interval=True)
+    with monitor.validating():
+        score = validate(bundle, data.valid, chosen, interval=True)
     if stop.asked:
         raise Stopped("stopped; the same command compares the last models")
     if len(state.validated) > 1:
         made = f"mean of steps {', '.join(f'{step:,}' for step in state.validated)}"
         checkpoint.load_average(config.out, bundle, state)
-        mean = validate(bundle, data.valid, chosen, interval=True)
+        with monitor.validating():
+            mean = validate(bundle, data.valid, chosen, interval=True)
         monitor.say(f"{made}: BLEU {mean.bleu.value:.2f}")
         if mean.bleu.value > score.bleu.value:
             score = mean
             card = model_card(config, bundle, data.report, made=made, score=score)
             folder = checkpoint.save_average(config.out, bundle, card)
     checkpoint.point_best(config.out, folder)
-    monitor.finished(state.step, folder, score.bleu)
+    monitor.finished(state.step, folder.name, score.bleu)
+    if score.bleu.value < 1:
+        monitor.say(
+            "this model has learnt next to nothing: more text, more steps (train.max_steps), or a "
+            "lower train.learning_rate_scale"
+        )
     return Result(config.out / "best", score.bleu)

@@ -4,7 +4,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,7 @@ class Monitor:
     """
 
     def __init__(self, console: Console, metrics: Path, *, step: int, chosen: Chosen) -> None:
-        self._console = console
+        self._console, self._run = console, metrics.parent
         self._log_every, self._max_steps = chosen.log_every, chosen.max_steps
         _cut(metrics, step)
         self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
@@ -101,7 +102,7 @@ class Monitor:
     ) -> None:
         """Show and record a validation, with two sample translations."""
         self._bleu = f"BLEU {result.bleu.value:.1f}"
-        mark = "  (best so far)" if best else ""
+        mark = "  (best so far)" if best and result.bleu.value else ""
         self.say(
             f"step {step:,}  validation: loss {result.loss:.3f}  "
             f"perplexity {result.perplexity:.2f}  BLEU {result.bleu.value:.2f}{mark}"
@@ -121,12 +122,20 @@ class Monitor:
         )
         if not self._console.is_terminal:
             self.say(self._samples)
+
+    @contextmanager
+    def validating(self) -> Generator[None]:
+        """Show what takes so long, and leave it out of the rates."""
+        self._progress.update(self._task, description="validating")
+        yield
+        self._progress.update(self._task, description="training")
         self._window.restart()
 
-    def finished(self, step: int, best: Path, score: Score) -> None:
+    def finished(self, step: int, best: str, score: Score) -> None:
         """Show and record the end: which model is the best, and its score."""
-        self._record(step=step, finished=True, best=best.name, **score._asdict())
-        self.say(f"done: {best} is the best, validation BLEU {score}")
+        self._record(step=step, finished=True, best=best, **score._asdict())
+        self.say(f"done: BLEU {score.value:.2f} ± {score.interval:.1f} on validation ({best})")
+        self.say(f"translate with:  transduce translate {self._run} < some-text")
 
     def _record(self, **facts: Any) -> None:  # noqa: ANN401 - plain JSON values
         self._metrics.write(json.dumps(facts, allow_nan=False) + "\n")

@@ -35,7 +35,7 @@ def locked(folder: Path) -> Generator[None]:
         if folder.exists() and any(folder.iterdir()) and not _is_ours(lock):
             raise RunError(f"--out {folder} exists and is not a training run; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        file = lock.open("a+", encoding="utf-8")
+        file = lock.open("a", encoding="utf-8")
     except OSError as error:
         raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
     with file:
@@ -43,7 +43,7 @@ def locked(folder: Path) -> Generator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunError(f"--out {folder}: another process trains in it now") from None
-        if not _is_ours(lock):
+        if not lock.stat().st_size:
             file.write(_SIGNATURE)
             file.flush()
         yield
@@ -51,7 +51,11 @@ def locked(folder: Path) -> Generator[None]:
 
 def _is_ours(lock: Path) -> bool:
     """Whether a lock file is one that this module has made: what says that a folder is a run."""
-    return lock.is_file() and lock.read_bytes()[:100] in (b"", _SIGNATURE.encode("utf-8"))
+    # Empty: it was killed in its first moment, with nothing else there yet.
+    return lock.is_file() and (
+        lock.read_bytes() == _SIGNATURE.encode("utf-8")
+        or (lock.stat().st_size == 0 and len(list(lock.parent.iterdir())) == 1)
+    )
 
 
 def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:

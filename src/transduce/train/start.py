@@ -53,7 +53,11 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
         if record:
             run.check(record, config, folder)
             if (done := _finished(folder)) is not None:
-                _say(console, f"{folder}: this training is finished, BLEU {done.bleu}")
+                _say(
+                    console, f"this training is finished: BLEU {done.bleu.value:.2f} on validation"
+                )
+                _say(console, f"translate with:  transduce translate {folder} < some-text")
+                _say(console, "for another training name another --out")
                 return done
             data = open_data(folder / "data")
         else:
@@ -138,7 +142,8 @@ def _measure(
     _say(
         console,
         f"  {parameters:,} parameters, {'bf16' if bf16 else 'fp32'} on {device} "
-        f"(threads: {torch.get_num_threads()}), about {max(1, round(minutes))} min, "
+        f"(threads: {torch.get_num_threads()}), about {max(1, round(minutes))} min "
+        f"and {chosen.max_steps // chosen.validate_every} validations, "
         f"{_peak_memory(device):.1f} GB",
     )
     return bf16
