@@ -1,7 +1,7 @@
 """What the guide "Attention Is All You Need, Explained from the Ground Up" claims, in its order.
 
 Our code stands on one side, arithmetic or plain PyTorch on the other. Each test says what the guide
-claims; they are numbered by topic (the worked example of section 6 is 1 to 26), and stand here in the
+claims; they are numbered by topic (section 6, the worked example, is 1 to 26) and stand here in the
 order of the guide's sections. The guide itself is compared where it lies beside the project.
 """
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from transduce.config import validate
+from transduce.device import choose_device
 from transduce.errors import BundleError, SettingsError
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
@@ -60,6 +61,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Bundle:
         BundleError: no such folder, a file that is missing, damaged, of another format, or does not
             fit the others.
     """
+    device = choose_device(str(device))
     folder = find(Path(path))
     config = _read_config(folder)
     try:

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from transduce.errors import DataError, Stopped, TransduceError
 from transduce.files import whole_file
 from transduce.text.corpus import read_lines_leniently
 from transduce.train.config import TrainConfig
+from transduce.train.monitor import say
 from transduce.train.start import train as run_train
 
 app = typer.Typer(
@@ -54,6 +56,14 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+class _Steady(Console):
+    """A console that falls silent when nobody reads it any more, and ends nothing."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
 class _Warnings(logging.Handler):
     """Print log records through the console of the verb, above whatever moves on it."""
 
@@ -62,8 +72,7 @@ class _Warnings(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"{record.levelname.lower()}: {record.getMessage()}"
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self._console, f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 @app.callback()
@@ -75,7 +84,7 @@ def _settings(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    errors = Console(stderr=True)
+    errors = _Steady(stderr=True)
     log = logging.getLogger("transduce")
     log.handlers = [_Warnings(errors)]
     log.setLevel(logging.INFO if verbose else logging.WARNING)
@@ -124,21 +133,14 @@ def train(  # noqa: PLR0913 - one parameter an option
     ] = None,
 ) -> None:
     """Make a translator of two text files, or go on with one that was stopped."""
+    # The options bear the names of the settings.
     given = {
-        "source": source,
-        "target": target,
-        "tsv": tsv,
-        "valid_source": valid_source,
-        "valid_target": valid_target,
-        "valid_tsv": valid_tsv,
-        "out": out,
-        "seed": seed,
-        "device": device,
-        "threads": threads,
-        "precision": precision,
+        name: context.params[name] for name in TrainConfig.model_fields.keys() & context.params
     }
     values = {
-        name: str(v) if isinstance(v, Path) else v for name, v in given.items() if v is not None
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in given.items()
+        if value is not None
     }
     settings = config.load(TrainConfig, recipe, set_ or (), values=values, root=data_root)
     run_train(settings, console=context.obj)
@@ -164,13 +166,13 @@ def translate(  # noqa: PLR0913 - one parameter an option
         int, typer.Option(min=1, help="Source pieces in a batch, beams included.")
     ] = BATCH_TOKENS,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0 is all cores.")] = 0,
 ) -> None:
     """Translate a file or standard input: as many lines out as in, in their order."""
     options = config.validate(BeamOptions, {"beam": beam, "alpha": alpha, "n_best": n_best})
     set_threads(threads)
     translator = Translator.load(model, device=choose_device(device))
-    if file is None and sys.stdin.isatty():
+    if file is None and sys.stdin and sys.stdin.isatty():
         context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")
     lines = read_lines_leniently(file)
     found = translate_stream(translator, lines, options=options, batch_tokens=batch_tokens)
@@ -201,9 +203,18 @@ def _as_json(number: int, translation: Translation) -> str:
 def _opened(path: Path | None) -> Generator[TextIO]:
     """Yield where to write; a file has its name only once it is complete."""
     if path is None:
+        if sys.stdout is None:
+            raise DataError("standard output is closed; name a file with --output")
         out = cast(io.TextIOWrapper, sys.stdout)
         out.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale says
-        yield out
+        try:
+            yield out
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # Or what is left would be flushed again at the end.
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            raise DataError(f"standard output: {error.strerror}") from None
         return
     try:
         with whole_file(path) as file:
@@ -216,7 +227,7 @@ def _shown(
     translations: Iterable[Translation], console: Console, output: Path | None
 ) -> Iterator[Translation]:
     """Count what passes on a terminal, where the translations themselves do not show."""
-    if not console.is_terminal or (output is None and sys.stdout.isatty()):
+    if not console.is_terminal or (output is None and sys.stdout and sys.stdout.isatty()):
         yield from translations
         return
     columns = (TextColumn("translated"), MofNCompleteColumn(), TimeElapsedColumn())

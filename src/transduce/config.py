@@ -115,7 +115,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise SettingsError(f"--set {override}: a setting is written key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # no TOML, or a number without end
         value = text
     *sections, name = key.strip().split(".")
     branch = tree

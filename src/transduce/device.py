@@ -1,5 +1,6 @@
 """Which device, how many threads, and whether bfloat16 pays: what depends on the machine."""
 
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -22,9 +23,11 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("not a device to train or translate on")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].split(", ")[0]
+        reason = re.split(r"[,.\n]", str(error))[0]
         raise DeviceError(
             f"device {name!r} cannot be used here ({reason}); there are auto, cpu, cuda, mps"
         ) from None

@@ -23,8 +23,8 @@ from transduce.ids import BOS, EOS
 class BeamOptions(Settings):
     """How to search; lengths are |Y|, the generated tokens with EOS."""
 
-    beam: int = Field(4, ge=1)  # 1 is greedy search
-    alpha: float = Field(0.6, ge=0)  # of the length penalty
+    beam: int = Field(4, ge=1, le=1000)  # 1 is greedy search
+    alpha: float = Field(0.6, ge=0, le=10)  # of the length penalty
     n_best: int = Field(1, ge=1)
     min_length: int = Field(0, ge=0)
     extra_length: int = Field(50, ge=1)  # the limit is the source's pieces + this ...

@@ -20,13 +20,13 @@ class TransformerConfig(Settings):
 
     source_vocab_size: int = Field(37_000, gt=UNK)
     target_vocab_size: int = Field(37_000, gt=UNK)
-    d_model: int = Field(512, gt=0)
-    heads: int = Field(8, gt=0)
-    d_k: int = Field(64, gt=0)
-    d_v: int = Field(64, gt=0)
-    encoder_layers: int = Field(6, gt=0)
-    decoder_layers: int = Field(6, gt=0)
-    d_ff: int = Field(2048, gt=0)
+    d_model: int = Field(512, gt=0, le=2**16)
+    heads: int = Field(8, gt=0, le=2**10)
+    d_k: int = Field(64, gt=0, le=2**16)
+    d_v: int = Field(64, gt=0, le=2**16)
+    encoder_layers: int = Field(6, gt=0, le=1000)
+    decoder_layers: int = Field(6, gt=0, le=1000)
+    d_ff: int = Field(2048, gt=0, le=2**20)
     dropout: float = Field(0.1, ge=0, lt=1)
     norm: Literal["post", "pre"] = "post"
     activation: Literal["relu", "gelu", "silu"] = "relu"
@@ -36,7 +36,7 @@ class TransformerConfig(Settings):
     position_offset: int = Field(0, ge=0)
     tie: Literal["all", "decoder", "none"] = "all"
     layer_norm_epsilon: float = Field(1e-6, gt=0)
-    max_length: int = Field(1024, gt=1)
+    max_length: int = Field(1024, gt=1, le=2**17)
 
     @model_validator(mode="before")
     @classmethod

@@ -140,7 +140,7 @@ class DataConfig(Settings):
     those that the validation set holds too.
     """
 
-    max_length: int = Field(250, ge=1)
+    max_length: int = Field(250, ge=1, le=100_000)
     max_ratio: float = Field(9.0, ge=1)
     drop_equal: bool = False
     drop_duplicates: bool = False
@@ -244,7 +244,7 @@ def _records(path: Path | None) -> Iterator[bytes]:
     try:
         if path is None:
             yield from _split(_standard_input())
-        elif path.suffix == ".gz":
+        elif path.suffix == ".gz" or _is_gzip(path):
             with gzip.open(path, "rb") as file:
                 yield from _split(file)
         else:
@@ -255,11 +255,18 @@ def _records(path: Path | None) -> Iterator[bytes]:
         raise DataError(f"{_name(path)}: cannot be read ({reason})") from None
 
 
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return path.is_file() and file.read(2) == b"\x1f\x8b"
+
+
 def _standard_input() -> Iterable[bytes]:
     """Standard input under a handle of our own.
 
     A thread that waits in sys.stdin.buffer when the program ends makes Python abort.
     """
+    if sys.stdin is None:
+        raise DataError("standard input is closed; name a file")
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except io.UnsupportedOperation:  # a program has put something else in its place

@@ -5,6 +5,7 @@ checkpoints/average/ the model directory of the mean of the last ones, where tha
 """
 
 import json
+import math
 import re
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -14,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from transduce.bundle import FORMAT, Bundle, average, load_weights, put_weights, read_tensors
+from transduce.bundle import FORMAT, Bundle, average, load, put_weights, read_tensors, weights
 from transduce.bundle import save as save_bundle
-from transduce.errors import BundleError, RunError
+from transduce.errors import RunError, TransduceError
 from transduce.files import link_whole, whole_folder
 
 
@@ -30,7 +31,7 @@ class State:
     """Steps of this epoch that are done."""
     best_step: int = 0
     best_bleu: float = -1.0
-    best_loss: float = float("inf")
+    best_loss: float = math.inf
     stale: int = 0
     """Validations since the best one."""
     validated: list[int] = field(default_factory=list)
@@ -70,21 +71,45 @@ def restore(run: Path, bundle: Bundle, optimizer: Optimizer) -> State:
         return State()
     folder = path(run, done[-1])
     try:
-        record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-        if record.pop("format") != FORMAT:
-            raise RunError(f"{folder} has another format; this version reads {FORMAT}")
-        load_weights(bundle.model, folder / "model.safetensors")
+        state = _read_state(folder)
+        if state.step != done[-1]:
+            raise ValueError(f"its training.json is of step {state.step}")
+        saved = load(folder)
+        for old, new in (
+            (saved.source_tokenizer, bundle.source_tokenizer),
+            (saved.target_tokenizer, bundle.target_tokenizer),
+        ):
+            if old.model != new.model:
+                raise ValueError("its tokenizer is not the run's")
+        put_weights(bundle.model, weights(saved.model), folder)
         moments = read_tensors(folder / "training.safetensors")
         for name, parameter in bundle.model.named_parameters():
             optimizer.state[parameter] = {
                 key: moments[f"{key}.{name}"].to(parameter.device)
                 for key in ("step", "exp_avg", "exp_avg_sq")
             }
-        return State(**record)
-    except (BundleError, OSError, ValueError, TypeError, KeyError) as error:
+    except (TransduceError, OSError, ValueError, KeyError) as error:
         raise RunError(
             f"{folder} is damaged ({error}); remove it to go on from the checkpoint before"
         ) from None
+    # Somebody may have removed newer ones, which had taken the place of these.
+    state.validated = [step for step in state.validated if step in done]
+    if state.best_step not in done:
+        state.best_step, state.best_bleu, state.best_loss = 0, -1.0, math.inf
+    return state
+
+
+def _read_state(folder: Path) -> State:
+    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    expected = {"format": FORMAT, **asdict(State())}
+    if not isinstance(record, dict) or record.keys() != expected.keys():
+        raise ValueError("its training.json lacks something, or has too much")
+    for name, value in expected.items():
+        if type(record[name]) is not type(value):
+            raise ValueError(f"its training.json has {name} = {record[name]!r}")
+    if record.pop("format") != FORMAT:
+        raise ValueError(f"it is not of format {FORMAT}")
+    return State(**record)
 
 
 def point_best(run: Path, folder: Path) -> None:

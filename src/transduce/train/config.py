@@ -43,7 +43,7 @@ class TrainSettings(Settings):
     sections 5.3 and 5.4 for Adam, the schedule and label smoothing, 6.1 for averaging and the beam.
     """
 
-    max_steps: int | None = Field(None, gt=0)
+    max_steps: int | None = Field(None, gt=0, le=10**9)
     batch_tokens: int | None = Field(None, gt=0)
     accumulate: int = Field(1, gt=0)
     learning_rate_scale: float | None = Field(None, gt=0)
@@ -60,8 +60,8 @@ class TrainSettings(Settings):
     """How many of the last validated checkpoints are kept and averaged at the end."""
     patience: int = Field(8, ge=0)
     """Validations in a row without a better BLEU before training stops; 0 never stops early."""
-    beam: int = Field(4, gt=0)
-    alpha: float = Field(0.6, ge=0)
+    beam: int = Field(4, gt=0, le=1000)
+    alpha: float = Field(0.6, ge=0, le=10)
 
 
 class TrainConfig(Settings):
@@ -80,7 +80,7 @@ class TrainConfig(Settings):
     out: Path = Path("transduce-run")
     seed: int = Field(1, ge=0, lt=2**63)
     device: str = "auto"
-    threads: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, le=1024)
     """CPU threads; 0 lets PyTorch choose."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     source_language: str = ""

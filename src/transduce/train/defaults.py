@@ -121,6 +121,8 @@ def choose_architecture(
     if "tie" not in given and not config.tokenizer.shared:
         given["tie"] = "decoder"
         reasons.append("tie decoder: the two sides have tokenizers of their own")
+    if given.get("tie") == "all" and not config.tokenizer.shared:
+        raise SettingsError("model.tie=all needs tokenizer.shared=true: one table, one vocabulary")
     longest = config.data.max_length + 1  # with its mark
     if given.setdefault("max_length", max(1024, longest)) < longest:
         raise SettingsError(

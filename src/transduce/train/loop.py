@@ -123,7 +123,7 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
     with monitor:
         steps, skipped = _epoch(training), 0
         while state.step < chosen.max_steps and not _patience_is_over(training):
-            if state.position == len(steps):
+            if state.position >= len(steps):
                 state.epoch, state.position = state.epoch + 1, 0
                 steps = _epoch(training)
             result = _update(training, steps[state.position], monitor)

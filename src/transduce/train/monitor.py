@@ -5,14 +5,13 @@ import logging
 import math
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -70,7 +69,7 @@ class Monitor:
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        self._console.print(escape(line), highlight=False, soft_wrap=True)
+        say(self._console, line)
 
     def step(
         self, step: int, applied: bool, loss: float, tokens: int, *, learning_rate: float
@@ -152,6 +151,12 @@ class Monitor:
         )
 
 
+def say(console: Console, line: str) -> None:
+    """Print a line; that nobody can read it any more is no reason to stop a training."""
+    with suppress(OSError):
+        console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
 class _Window:
     """Sums over the steps since the last record."""
 
@@ -178,10 +183,19 @@ class _Window:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics.jsonl; a last line cut short by a kill is left out."""
+    """Return the records of a metrics.jsonl; lines that are none are left out, with a warning."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    records = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record["step"], int):
+                raise TypeError
+            records.append(record)
+        except (ValueError, TypeError, KeyError):  # a kill has cut it short, or somebody was here
+            log.warning("%s, line %d is no record and is left out", path, number)
+    return records
 
 
 def _cut(path: Path, step: int) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from transduce import bundle
 from transduce.data import store
-from transduce.errors import DataError
+from transduce.errors import DataError, RunError, TransduceError
 from transduce.files import sha256, whole_folder
 from transduce.text.corpus import (
     Pair,
@@ -56,13 +56,25 @@ class Data(NamedTuple):
 
 
 def open_data(folder: Path) -> Data:
-    """Open a data folder that `prepare` made."""
-    valid = [
-        Example(record["source"], tuple(record["references"]))
-        for record in map(json.loads, read_lines(folder / "valid.jsonl"))
-    ]
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    return Data(*bundle.load_tokenizers(folder), store.Store.open(folder / "train"), valid, report)
+    """Open a data folder that `prepare` made.
+
+    Raises:
+        RunError: something in it is missing or damaged.
+    """
+    try:
+        valid = [
+            Example(record["source"], tuple(record["references"]))
+            for record in map(json.loads, read_lines(folder / "valid.jsonl"))
+        ]
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        if missing := {"lines", "files", "training_tokens"} - report.keys():
+            raise ValueError(f"report.json lacks {', '.join(sorted(missing))}")
+        tokenizers = bundle.load_tokenizers(folder)
+        if not valid:
+            raise ValueError("valid.jsonl is empty")
+        return Data(*tokenizers, store.Store.open(folder / "train"), valid, report)
+    except (TransduceError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{folder} is damaged ({error}); train in another --out") from None
 
 
 def prepare(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -> Data:
@@ -106,6 +118,8 @@ def _make(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}
     spool = _Spool(folder)
     spool.write(filter_text(_read_training(config), config.data, report=report, validation=known))
+    if not spool.count:
+        raise DataError("; ".join(["no pair is left to learn from", *report.lines()]))
     if not examples:
         examples = spool.hold_out()
     tokenizers = _train_tokenizers(config, spool, folder)
@@ -172,9 +186,7 @@ class _Spool:
     def hold_out(self) -> list[Example]:
         """Set aside the pairs with the smallest digests, all copies of a pair together."""
         if len(set(self._digests)) < 2:
-            raise DataError(
-                f"{len(self._digests)} usable pairs: too few to learn from and validate"
-            )
+            raise DataError(f"too few different pairs to learn from and validate, of {self.count}")
         wanted = min(_HELD_OUT_AT_MOST, math.ceil(self.count * _HELD_OUT_SHARE))
         self._held_out_to = sorted(self._digests)[wanted - 1]
         held_out = {pair: None for pair, held in self._marked() if held}

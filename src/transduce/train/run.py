@@ -64,8 +64,6 @@ def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
     Raises:
         RunError: it is the run of other settings, or its text files have changed since.
     """
-    if record["format"] != FORMAT:
-        raise RunError(f"{folder} has format {record['format']}; this version reads {FORMAT}")
     changed = differences(record["settings"], config.identity())
     before, now = record["files"], fingerprints(config)
     for name in sorted(before.keys() | now.keys()):
@@ -83,15 +81,27 @@ def read(folder: Path) -> dict[str, Any]:
     """Return what a run has recorded about itself; empty before its data is ready.
 
     Raises:
-        RunError: its config.json is damaged.
+        RunError: its config.json is damaged, of another format, or gone from beside checkpoints.
     """
     path = folder / "config.json"
     if not path.exists():
+        if (folder / "checkpoints").exists():
+            raise RunError(
+                f"{folder} has checkpoints, but its config.json is gone; name another --out"
+            )
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}") from None
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] != FORMAT:
+            raise RunError(f"{folder} has format {record['format']}; this version reads {FORMAT}")
+        if (
+            missing := {"settings", "files", "architecture", "chosen", "bf16", "threads"}
+            - record.keys()
+        ):
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is damaged ({error}); name another --out") from None
+    return record
 
 
 def write(folder: Path, record: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen, choose, choose_architecture
 from transduce.train.loop import Result, Stop, Training, go_on, train_step
-from transduce.train.monitor import read_metrics
+from transduce.train.monitor import read_metrics, say
 from transduce.train.prepare import Data, fingerprints, open_data, prepare
 
 log = logging.getLogger(__name__)
@@ -53,24 +53,22 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
         if record:
             run.check(record, config, folder)
             if (done := _finished(folder)) is not None:
-                _say(
-                    console, f"this training is finished: BLEU {done.bleu.value:.2f} on validation"
-                )
-                _say(console, f"translate with:  transduce translate {folder} < some-text")
-                _say(console, "for another training name another --out")
+                say(console, f"this training is finished: BLEU {done.bleu.value:.2f} on validation")
+                say(console, f"translate with:  transduce translate {folder} < some-text")
+                say(console, "for another training name another --out")
                 return done
             data = open_data(folder / "data")
         else:
             # Settings that contradict each other are told now, not after the text has been read.
             choose_architecture(config, pairs=0, vocab_sizes=(300, 300))
             files = fingerprints(config)
-            _say(console, "reading and encoding the text")
+            say(console, "reading and encoding the text")
             data = prepare(config, folder / "data", files)
             record = _decide(config, data, device, threads, console)
             run.write(folder, record)
         training = _set_up(config, data, record, device, threads)
         if training.state.step:
-            _say(console, f"going on from step {training.state.step:,}")
+            say(console, f"going on from step {training.state.step:,}")
         return go_on(training, stop, console)
 
 
@@ -84,7 +82,7 @@ def _decide(
         config, pairs=len(data.train), tokens=tokens, vocab_sizes=sizes
     )
     for line in (*data.report["lines"], *reasons):
-        _say(console, f"  {line}")
+        say(console, f"  {line}")
     return {
         "settings": config.identity(),
         "files": data.report["files"],
@@ -139,7 +137,7 @@ def _measure(
     step(bf16)
     minutes = (time.perf_counter() - began) * chosen.accumulate * chosen.max_steps / 60
     parameters = sum(p.numel() for p in model.parameters())
-    _say(
+    say(
         console,
         f"  {parameters:,} parameters, {'bf16' if bf16 else 'fp32'} on {device} "
         f"(threads: {torch.get_num_threads()}), about {max(1, round(minutes))} min "
@@ -161,13 +159,9 @@ def _peak_memory(device: torch.device) -> float:
 
 def _finished(folder: Path) -> Result | None:
     last = (read_metrics(folder / "metrics.jsonl") or [{}])[-1]
-    if not last.get("finished"):
+    if not last.get("finished") or not {"value", "signature", "interval"} <= last.keys():
         return None
     return Result(folder / "best", Score(last["value"], last["signature"], last["interval"]))
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
