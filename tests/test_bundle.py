@@ -137,6 +137,12 @@ def test_unknown_settings_and_newer_formats_are_refused(folder: Path):
         bundle.load(folder)
 
 
+def test_a_missing_tokenizer_is_named(folder: Path):
+    (folder / "tokenizer.model").unlink()
+    with pytest.raises(BundleError, match=r"no tokenizer\.model"):
+        bundle.load(folder)
+
+
 def test_a_tokenizer_of_another_size_is_refused(folder: Path):
     tokenizer(284).save(folder / "tokenizer.model")
     with pytest.raises(BundleError, match="tokenizer has 284 pieces"):

@@ -104,10 +104,16 @@ def find(path: Path) -> Path:
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Read the source's and the target's tokenizer of a folder: one object where they are one."""
+    """Read the source's and the target's tokenizer of a folder: one object where they are one.
+
+    Raises:
+        BundleError, TokenizerError: there is none, or it is damaged.
+    """
     if (folder / "tokenizer.model").exists():
         tokenizer = Tokenizer.load(folder / "tokenizer.model")
         return tokenizer, tokenizer
+    if not (folder / "source.model").exists():
+        raise BundleError(f"{folder} is not a usable model: it has no tokenizer.model")
     return Tokenizer.load(folder / "source.model"), Tokenizer.load(folder / "target.model")
 
 
