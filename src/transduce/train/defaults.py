@@ -83,7 +83,8 @@ def choose(
     fill("batch_tokens", 4096 if tokens >= 200_000 else 1024, "subwords a side in one batch")
     steps_a_pass = max(1, round(tokens / chosen["batch_tokens"] / said.accumulate))
     max_steps = max(300, size.passes * steps_a_pass)
-    fill("max_steps", max_steps, f"passes over the text, each of {steps_a_pass:,}")
+    passes = f"{max_steps / steps_a_pass:.0f} passes over the text, of {steps_a_pass:,} each"
+    fill("max_steps", max_steps, passes)
     fill(
         "warmup",
         min(4000, max(1, chosen["max_steps"] // 3)),

@@ -48,8 +48,8 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
     folder = config.out
     with run.locked(folder), _stop_signals() as stop, _disk_errors(folder):
         device = choose_device(config.device)
-        threads = set_threads(config.threads)
         record = run.read(folder)
+        threads = set_threads(config.threads or record.get("threads", 0))
         if record:
             run.check(record, config, folder)
             if (done := _finished(folder)) is not None:
