@@ -20,6 +20,7 @@ class _Size(NamedTuple):
 
 # Small data wants a small, strongly regularised model: Wu et al. 2021, Araabi & Monz 2020.
 _SIZES = (
+    _Size(20_000, "tiny", 0.3, 100, 1.5),
     _Size(100_000, "tiny", 0.3, 40, 1.5),
     _Size(1_000_000, "small", 0.2, 20, 1.0),
     _Size(5_000_000, "base", 0.1, 15, 1.0),
@@ -91,7 +92,7 @@ def choose(
         "steps over which the learning rate rises",
     )
     root = (architecture.d_model * chosen["warmup"]) ** 0.5
-    scale = min(size.learning_rate_scale, round(_HIGHEST_RATE * root, 2))
+    scale = min(size.learning_rate_scale, round(_HIGHEST_RATE * root, 3))
     fill("learning_rate_scale", scale, f"the learning rate rises to {scale / root:.4f}")
     every = max(1, min(2000, chosen["max_steps"] // 20))
     fill("validate_every", every, "twenty times, or each 2000 steps")
