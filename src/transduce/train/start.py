@@ -137,12 +137,14 @@ def _measure(
     step(bf16)
     minutes = (time.perf_counter() - began) * chosen.accumulate * chosen.max_steps / 60
     parameters = sum(p.numel() for p in model.parameters())
+    precision = "bf16" if bf16 else "fp32"
+    threads = torch.get_num_threads()
+    validations = chosen.max_steps // chosen.validate_every
+    say(console, f"  {parameters:,} parameters, {precision} on {device} (threads: {threads})")
     say(
         console,
-        f"  {parameters:,} parameters, {'bf16' if bf16 else 'fp32'} on {device} "
-        f"(threads: {torch.get_num_threads()}), about {max(1, round(minutes))} min "
-        f"and {chosen.max_steps // chosen.validate_every} validations, "
-        f"{_peak_memory(device):.1f} GB",
+        f"  about {max(1, round(minutes))} min and {validations} validations, "
+        f"{_peak_memory(device):.1f} GB of memory",
     )
     return bf16
 
