@@ -95,7 +95,7 @@ def restore(run: Path, bundle: Bundle, optimizer: Optimizer) -> State:
     # Somebody may have removed newer ones, which had taken the place of these.
     state.validated = [step for step in state.validated if step in done]
     if state.best_step not in done:
-        state.best_step, state.best_bleu, state.best_loss = 0, -1.0, math.inf
+        state.best_step, state.best_bleu, state.best_loss, state.stale = 0, -1.0, math.inf, 0
     return state
 
 

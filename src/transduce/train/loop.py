@@ -25,16 +25,12 @@ from transduce.train.defaults import Chosen
 from transduce.train.monitor import Monitor
 from transduce.train.prepare import Data
 from transduce.train.schedule import noam
-from transduce.train.validate import Validation, validate
+from transduce.train.validate import REMEDY, Validation, validate
 
 log = logging.getLogger(__name__)
 
 _SKIPPED_AT_MOST = 10
 """Updates in a row that may fail to be finite before training stops."""
-REMEDY = (
-    "the last checkpoint is sound. Lower train.learning_rate_scale, or set train.clip_norm, "
-    "in another folder"
-)
 
 
 class Step(NamedTuple):

@@ -17,6 +17,12 @@ from transduce.model.loss import smoothed_loss
 from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
 
+REMEDY = (
+    "the last checkpoint is sound. Lower train.learning_rate_scale, or set train.clip_norm, "
+    "in another folder"
+)
+"""What a user can do about numbers that are not finite."""
+
 
 class Validation(NamedTuple):
     """How a model does on text it has not learnt from."""
@@ -46,10 +52,7 @@ def validate(
     bundle.model.eval()
     loss = _loss(bundle, examples, chosen.batch_tokens)
     if not math.isfinite(loss):
-        raise RunError(
-            f"the validation loss is {loss}; the last checkpoint is sound. "
-            "Lower train.learning_rate_scale, or set train.clip_norm, in another folder"
-        )
+        raise RunError(f"the validation loss is {loss}; {REMEDY}")
     translations = Translator(bundle).translate_lines(
         [example.source for example in examples], BeamOptions(beam=chosen.beam, alpha=chosen.alpha)
     )
