@@ -52,6 +52,21 @@ def test_version_and_help():
     assert b"[transduce-run]" in transduce("train", "--help").stdout  # not taken for markup
 
 
+@pytest.mark.parametrize("words", [["translate"], ["translate", "--oops", "x"], ["fly"]])
+def test_wrong_usage_is_one_line_and_status_2(words: list[str]):
+    found = transduce(*words)
+    assert found.returncode == 2
+    assert found.stdout == b""
+    assert found.stderr.startswith(b"error: ")
+    assert found.stderr.count(b"\n") == 1
+
+
+def test_no_verb_shows_the_help():
+    found = transduce()
+    assert found.returncode == 0
+    assert b"translate" in found.stdout
+
+
 def test_as_many_lines_out_as_in_and_blanks_in_place(model: Path):
     text = b"\na b\n\n \t \r\nc d e\n\xe2\x80\xa8\nf g\n\n"
     found = transduce("translate", model, text=text)

@@ -8,7 +8,7 @@ import pytest
 import typer
 from corpora import reversals
 
-from transduce.cli import app
+from transduce.cli.app import app
 from transduce.config import Settings
 from transduce.train.config import TrainConfig
 

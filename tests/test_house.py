@@ -10,7 +10,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 # What one opens to follow a pair from its file to its checkpoint (docs/design.md, two walks).
 TRAINING_WALK = [
-    *("cli.py", "config.py", "text/corpus.py", "text/tokenizer.py"),
+    *("cli/app.py", "cli/train.py", "config.py", "text/corpus.py", "text/tokenizer.py"),
     *("data/store.py", "data/batching.py"),
     *("model/config.py", "model/transformer.py", "model/loss.py"),
     *(f"train/{path.name}" for path in sorted((SOURCE / "train").glob("*.py"))),
@@ -22,7 +22,7 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef]:
 
 
 # A verb's function is its list of options.
-LONG_FUNCTIONS = {"cli.py:train"}
+LONG_FUNCTIONS = {"cli/train.py:train"}
 
 
 def test_no_module_is_over_400_lines_and_no_function_over_60():

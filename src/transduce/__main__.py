@@ -1,5 +1,5 @@
 """`python -m transduce` is the command line."""
 
-from transduce.cli import main
+from transduce.cli.app import main
 
 main()

@@ -1,0 +1,64 @@
+"""The verbs that make a model: demo, train."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transduce import config
+from transduce.demo.run import demo as run_demo
+from transduce.train.config import TrainConfig
+from transduce.train.start import train as run_train
+
+
+def demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("transduce-demo"),
+) -> None:
+    """Train a small translator on a generated corpus in two minutes, and show what it learnt."""
+    run_demo(out, context.obj)
+
+
+def train(  # noqa: PLR0913 - one parameter an option
+    context: typer.Context,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Settings in TOML.", show_default=False)
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="Text to translate from.")] = None,
+    target: Annotated[Path | None, typer.Option(help="Its translation, line by line.")] = None,
+    tsv: Annotated[Path | None, typer.Option(help="Both in one file: source TAB target.")] = None,
+    valid_source: Annotated[Path | None, typer.Option(help="Validation text.")] = None,
+    valid_target: Annotated[Path | None, typer.Option(help="Its translation.")] = None,
+    valid_tsv: Annotated[
+        Path | None, typer.Option(help="Both in one file: source TAB reference TAB ...")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [transduce-run].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, order, dropout [1].")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps [auto].")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads [all cores].")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, fp32 or bf16 [auto: measured].")
+    ] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TRANSDUCE_DATA", help="Where the recipe's files are [beside the recipe]."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as train.max_steps=500."),
+    ] = None,
+) -> None:
+    """Make a translator of two text files, or go on with one that was stopped."""
+    # The options bear the names of the settings.
+    given = {
+        name: context.params[name] for name in TrainConfig.model_fields.keys() & context.params
+    }
+    values = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    settings = config.load(TrainConfig, recipe, set_ or (), values=values, root=data_root)
+    run_train(settings, console=context.obj)
