@@ -4,9 +4,10 @@ import pytest
 import torch
 from tables import TableStepper, beam_by_hand, every_output, random_table
 
-from transduce.decode.beam import BeamOptions, best_extensions, search
+from transduce.decode.beam import best_extensions
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis, length_penalty
+from transduce.decode.search import SearchOptions, search
 from transduce.decode.stepper import ModelStepper, Stepper
 from transduce.errors import SettingsError
 from transduce.ids import BOS, EOS, UNK
@@ -19,7 +20,7 @@ PENALTIES = [0.0, 0.6, 1.0]
 
 def run(table, limits, *, prefixes=None, **options):
     """Search sentences of a table; returns what was found and the stepper."""
-    settings = BeamOptions(**options)
+    settings = SearchOptions(**options)
     stepper = TableStepper(table, len(limits), settings.beam)
     rules = Constraints(limits, min_length=settings.min_length, prefixes=prefixes)
     return search(stepper, rules, settings), stepper
@@ -63,7 +64,7 @@ def test_a_wide_beam_finds_the_best_of_all_outputs_of_a_transformer(small_models
         source = torch.tensor([[5, 4, 6, EOS], [6, 5, EOS, 0], [4, EOS, 0, 0]])
         limit, k = 4, 30
         stepper = ModelStepper(model, source, width=k, capacity=limit)
-        options = BeamOptions(beam=k, n_best=3, alpha=alpha)
+        options = SearchOptions(beam=k, n_best=3, alpha=alpha)
         found = search(stepper, Constraints([limit] * 3), options)
         for i, row in enumerate(source):
             row = row[row != 0][None]
@@ -110,7 +111,7 @@ def test_the_cache_follows_the_beams(small_models):
         stepper = ModelStepper(model, source, width=4, capacity=12)
         rules = Constraints([12, 12], min_length=9)
         for row, hypotheses in zip(
-            source, search(stepper, rules, BeamOptions(beam=4, n_best=4)), strict=True
+            source, search(stepper, rules, SearchOptions(beam=4, n_best=4)), strict=True
         ):
             for one in hypotheses:
                 again = forced_log_prob(model, row[row != 0][None], one.tokens)
@@ -291,12 +292,12 @@ def test_neighbours_never_change_a_search():
 
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(SettingsError, match=r"n_best=5 .* beam=4"):
-        BeamOptions(n_best=5)
+        SearchOptions(n_best=5)
     with pytest.raises(SettingsError, match=r"min_length=9 .* max_length=8"):
-        BeamOptions(min_length=9, max_length=8)
+        SearchOptions(min_length=9, max_length=8)
 
 
 def test_the_limit_grows_with_the_source_up_to_the_greatest_length():
-    assert BeamOptions().limit(7) == 57
-    assert BeamOptions(extra_length=3, max_length=8).limit(4) == 7
-    assert BeamOptions(extra_length=3, max_length=8).limit(40) == 8
+    assert SearchOptions().limit(7) == 57
+    assert SearchOptions(extra_length=3, max_length=8).limit(4) == 7
+    assert SearchOptions(extra_length=3, max_length=8).limit(40) == 8

@@ -1,9 +1,9 @@
 import pytest
 from tables import TableStepper, beam_by_hand, random_table
 
-from transduce.decode.beam import BeamOptions, search
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import greedy
+from transduce.decode.search import SearchOptions, search
 from transduce.ids import EOS
 
 LIMITS = [5, 9, 1, 7, 2, 12]
@@ -56,7 +56,7 @@ def test_a_beam_of_one_is_greedy():
     differs = 0
     for seed in range(20):
         table = random_table(seed)
-        found = search(TableStepper(table, 1, 1), Constraints([9]), BeamOptions(beam=1))
+        found = search(TableStepper(table, 1, 1), Constraints([9]), SearchOptions(beam=1))
         assert found == [greedy(TableStepper(table, 1, 1), Constraints([9]), alpha=0.6)]
         differs += found[0][0].tokens != beam_by_hand(table, 0, k=1, limit=9)[0][0][1]
     assert differs

@@ -84,9 +84,9 @@ def test_batches_hold_what_they_may(translator, monkeypatch):
     batches = []
     search = translator._search
 
-    def watch(sources, prefixes, options):
+    def watch(sources, prefixes, options, lines):
         batches.append([len(ids) for ids in sources])
-        return search(sources, prefixes, options)
+        return search(sources, prefixes, options, lines)
 
     monkeypatch.setattr(translator, "_search", watch)
     translator.translate(TEXTS * 3, beam=2, max_length=2, batch_tokens=200)
