@@ -2,7 +2,9 @@ import itertools
 
 import pytest
 import torch
-from tables import TableStepper, beam_by_hand, every_output, random_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tables import TableStepper, beam_by_hand, every_output, greedy_by_hand, random_table
 
 from transduce.decode.beam import best_extensions
 from transduce.decode.constraints import Constraints
@@ -20,10 +22,15 @@ PENALTIES = [0.0, 0.6, 1.0]
 
 def run(table, limits, *, prefixes=None, **options):
     """Search sentences of a table; returns what was found and the stepper."""
-    settings = SearchOptions(**options)
-    stepper = TableStepper(table, len(limits), settings.beam)
-    rules = Constraints(limits, min_length=settings.min_length, prefixes=prefixes)
-    return search(stepper, rules, settings), stepper
+    chosen = SearchOptions(**options)
+    stepper = TableStepper(table, len(limits), chosen.beam)
+    rules = Constraints(
+        limits,
+        min_length=chosen.min_length,
+        no_repeat_ngram=chosen.no_repeat_ngram,
+        prefixes=prefixes,
+    )
+    return search(stepper, rules, chosen), stepper
 
 
 def outputs(found: list[list[Hypothesis]]):
@@ -276,6 +283,103 @@ def test_the_n_best_are_distinct_and_sorted_and_fewer_where_no_more_exist():
             for one in hypotheses:
                 assert all(token > UNK for token in one.tokens)
                 assert one.length == len(one.tokens) + 1 == len(one.token_log_probs)
+
+
+@st.composite
+def searches(draw):
+    """A table, sentences with limits and forced prefixes, and options, all of them random."""
+    limits = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    forced = st.lists(st.integers(4, 7), max_size=4)
+    prefixes = draw(st.none() | st.lists(forced, min_size=len(limits), max_size=len(limits)))
+    table = random_table(
+        draw(st.integers(0, 10**6)),
+        vocabulary=draw(st.integers(6, 9)),
+        grid=draw(st.sampled_from([0, 0.5, 2.0])),
+    )
+    vocabulary = len(table(0, ()))
+    if prefixes is not None:
+        prefixes = [[min(i, vocabulary - 1) for i in prefix] for prefix in prefixes]
+    beam = draw(st.integers(1, 5))
+    options = {
+        "beam": beam,
+        "n_best": draw(st.integers(1, beam)),
+        "alpha": draw(st.sampled_from([0.0, 0.6, 1.0, 3.0])),
+        "min_length": draw(st.integers(0, 12)),
+        "no_repeat_ngram": draw(st.integers(0, 3)),
+    }
+    return table, limits, prefixes, options
+
+
+@settings(max_examples=300)
+@given(searches())
+def test_any_search_with_any_options_is_the_one_by_hand(case):
+    table, limits, prefixes, options = case
+    found, _ = run(table, limits, prefixes=prefixes, **options)
+    for i, limit in enumerate(limits):
+        rules = {
+            "limit": limit,
+            "min_length": options["min_length"],
+            "no_repeat_ngram": options["no_repeat_ngram"],
+            "prefix": prefixes[i] if prefixes else (),
+        }
+        if options["beam"] == 1:
+            [one] = found[i]
+            assert (one.tokens, one.token_log_probs) == greedy_by_hand(table, i, **rules)
+            continue
+        best, _ = beam_by_hand(
+            table, i, k=options["beam"], n=options["n_best"], alpha=options["alpha"], **rules
+        )
+        assert outputs(found)[i] == best
+
+
+def ngrams(tokens, size):
+    return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("k", [1, 4])
+def test_no_ngram_comes_twice(k, size):
+    """In outputs so long that four pieces cannot but repeat themselves, where they may."""
+
+    def loops(sentence, prefix):
+        draw = random_table(5, vocabulary=8)(sentence, prefix)
+        return [p - 9.0 * (i == EOS) - 3.0 * (i > 6) for i, p in enumerate(draw)]
+
+    limits = [30, 17]
+    free, _ = run(loops, limits, beam=k, n_best=k, min_length=17)
+    assert all(len(set(ngrams(o.tokens, size))) < len(ngrams(o.tokens, size)) for [o, *_] in free)
+    found, _ = run(loops, limits, beam=k, n_best=k, min_length=17, no_repeat_ngram=size)
+    for hypotheses in found:
+        assert len({one.tokens for one in hypotheses}) == k
+        for one in hypotheses:
+            assert len(set(ngrams(one.tokens, size))) == len(ngrams(one.tokens, size))
+
+
+def test_a_wide_beam_without_repeats_finds_the_best_of_all_outputs_without():
+    for seed in range(10):
+        table = random_table(seed)
+        for size in (1, 2):
+            found, _ = run(table, [5], beam=700, n_best=5, alpha=0.6, no_repeat_ngram=size)
+            best = every_output(table, 0, limit=5, alpha=0.6, no_repeat_ngram=size)[:5]
+            assert outputs(found)[0] == best
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_search_that_may_repeat_nothing_ends_before_its_least_length(k):
+    """There are five pieces: after them only the end is left."""
+    found, _ = run(random_table(0), [30], beam=k, min_length=20, no_repeat_ngram=1)
+    [best] = found[0]
+    assert sorted(best.tokens) == [4, 5, 6, 7, 8]
+    assert not best.cut
+
+
+def test_a_forced_prefix_may_repeat_itself_and_counts():
+    def fives(sentence, prefix):
+        return [-9.0, -9.0, -3.0, -9.0, -4.0, -0.1]
+
+    for k in (1, 3):
+        found, _ = run(fives, [9], beam=k, no_repeat_ngram=2, prefixes=[[5, 5, 5]])
+        assert found[0][0].tokens == (5, 5, 5)
 
 
 def test_neighbours_never_change_a_search():
