@@ -10,7 +10,7 @@ from transduce.decode.beam import best_extensions
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis, length_penalty
 from transduce.decode.search import SearchOptions, search
-from transduce.decode.stepper import ModelStepper, Stepper
+from transduce.decode.stepper import EnsembleStepper, ModelStepper, Stepper
 from transduce.errors import SettingsError
 from transduce.ids import BOS, EOS, UNK
 from transduce.model.config import TransformerConfig
@@ -380,6 +380,39 @@ def test_a_forced_prefix_may_repeat_itself_and_counts():
     for k in (1, 3):
         found, _ = run(fives, [9], beam=k, no_repeat_ngram=2, prefixes=[[5, 5, 5]])
         assert found[0][0].tokens == (5, 5, 5)
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "n_best": 3}])
+def test_an_ensemble_of_tables_is_the_table_of_their_mean(options):
+    for seed in range(10):
+        tables = [random_table(3 * seed + i) for i in range(3)]
+
+        def mean(sentence, prefix, tables=tables):
+            rows = torch.tensor([table(sentence, prefix) for table in tables])
+            return rows.double().exp().mean(0).log().float().tolist()
+
+        chosen = SearchOptions(**options)
+        members = [TableStepper(table, len(LIMITS), chosen.beam) for table in tables]
+        ensemble = EnsembleStepper(members)
+        assert isinstance(ensemble, Stepper)
+        found = search(ensemble, Constraints(LIMITS), chosen)
+        expected, _ = run(mean, LIMITS, **options)
+        assert [[one.tokens for one in many] for many in found] == [
+            [one.tokens for one in many] for many in expected
+        ]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [one.score for one in ours] == pytest.approx([o.score for o in theirs], abs=1e-5)
+        assert members[0].rows_scored == members[2].rows_scored
+
+
+def test_an_ensemble_gives_the_value_that_its_members_agree_on_exactly():
+    def table(sentence, prefix):
+        row = random_table(6, vocabulary=900)(sentence, prefix)
+        return [*row[:5], -float("inf"), *row[6:]]
+
+    members = [TableStepper(table, 4, 1) for _ in range(3)]
+    expected = TableStepper(table, 4, 1).score(torch.full((4,), BOS))
+    assert torch.equal(EnsembleStepper(members).score(torch.full((4,), BOS)), expected)
 
 
 def test_neighbours_never_change_a_search():

@@ -177,7 +177,7 @@ class Translator:
         )
 
 
-def _as_texts(given: str | Iterable[str], what: str) -> list[str]:
+def _as_texts(given: object, what: str) -> list[str]:
     """Make a list of one text, or of some.
 
     Raises:
