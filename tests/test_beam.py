@@ -125,6 +125,26 @@ def test_the_cache_follows_the_beams(small_models):
                 assert one.log_prob == pytest.approx(again, abs=1e-4)
 
 
+@pytest.mark.parametrize("options", [{"beam": 5, "n_best": 5}, {"beam": 1}])
+def test_without_a_cache_the_same_is_found(small_models, options):
+    source = torch.tensor([[5, 4, 6, 4, EOS], [6, 5, EOS, 0, 0], [4, 4, 5, EOS, 0]])
+    limits = [14, 5, 9]
+    chosen = SearchOptions(**options)
+    for model in small_models:
+
+        @torch.no_grad()
+        def table(sentence, prefix, model=model):
+            row = source[sentence][source[sentence] != 0][None]
+            return model(row, torch.tensor([[BOS, *prefix]]))[0, -1].log_softmax(-1).tolist()
+
+        cached = ModelStepper(model, source, width=chosen.beam, capacity=14)
+        found = search(cached, Constraints(limits, min_length=6), chosen)
+        expected, _ = run(table, limits, min_length=6, **options)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+            assert [one.score for one in ours] == pytest.approx([o.score for o in theirs], abs=1e-4)
+
+
 def test_a_model_stepper_scores_the_selected_prefixes(small_models):
     model = small_models[0]
     source = torch.tensor([[5, 4, EOS], [6, EOS, 0], [4, 4, EOS]])

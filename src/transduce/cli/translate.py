@@ -31,7 +31,8 @@ def translate(  # noqa: PLR0913 - one parameter an option
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write here [standard output].")] = None,
     ensemble: Annotated[
-        list[Path] | None, typer.Option(help="A further model, to be averaged with; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="MODEL", help="A further model to average with; can be repeated."),
     ] = None,
     beam: Annotated[int | None, typer.Option(help="Beams; 1 is greedy search [4].")] = None,
     alpha: Annotated[
@@ -45,7 +46,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
         int | None, typer.Option(help="Most tokens of an output [source + 50].")
     ] = None,
     no_repeat_ngram: Annotated[
-        int | None, typer.Option(help="Let no sequence of so many tokens come twice.")
+        int | None, typer.Option(help="Let no sequence of this many tokens come twice.")
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw at random; no search.")] = False,
     temperature: Annotated[
