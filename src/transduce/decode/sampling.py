@@ -14,11 +14,11 @@ from torch import Tensor
 class Sampler:
     """Draws one token a row at each step, each row from its own generator.
 
-    A draw is the argmax of log p - log E with a fresh exponential E for each piece, which is an
-    exact sample (the Gumbel-max trick). With it the last bits of p, which differ between batch
-    sizes, change the pick only where the first two of these sums agree as closely: about once in
-    half a million draws for an error of 1e-6, however large V is. Inverting the cumulative
-    distribution moves all V of its borders instead, which is seen in a file of some length.
+    A draw is the argmax of log p - log E with a fresh exponential E for each piece: an exact sample
+    (the Gumbel-max trick). The last bits of p, which differ between batch sizes, change it only
+    where the two largest of these sums are as close: with an error of 1e-6, one draw in a million,
+    whatever V is. The inverted cumulative distribution has V borders that all move; with V = 4000
+    its draws changed 30 to 100 times as often.
 
     All of it is float64, on the CPU: some devices have none, and none has these generators.
     """
@@ -60,14 +60,16 @@ def narrow(
     weights = log_probs.cpu().double()
     # The likeliest has 0: it is left at any temperature.
     weights = (weights - weights.amax(dim=1, keepdim=True)) / temperature
-    if 0 < top_k < weights.shape[1]:
-        border = weights.topk(top_k, dim=1).values[:, -1:]
-        equal = weights == border
-        room = top_k - (weights > border).sum(dim=1, keepdim=True)
-        weights[(weights < border) | (equal & (equal.cumsum(dim=1) > room))] = -torch.inf
+    if top_k == 0 and top_p == 1:
+        return weights
+    # NumPy's sort: twenty times as fast as torch's.
+    falling = torch.from_numpy(-np.sort(-weights.numpy(), axis=1))[:, : top_k or None]
+    counts = torch.full((len(falling), 1), falling.shape[1])
     if top_p < 1:
-        falling, ids = weights.sort(dim=1, descending=True, stable=True)
-        mass = falling.softmax(dim=1)
-        falling[mass.cumsum(dim=1) - mass >= top_p] = -torch.inf
-        weights = weights.scatter(1, ids, falling)
+        mass = falling.softmax(dim=1).cumsum(dim=1)
+        counts = counts.minimum((mass < top_p).sum(dim=1, keepdim=True) + 1)
+    border = falling.gather(1, counts - 1)
+    equal = weights == border
+    room = counts - (weights > border).sum(dim=1, keepdim=True)
+    weights[(weights < border) | (equal & (equal.cumsum(dim=1) > room))] = -torch.inf
     return weights
