@@ -74,15 +74,13 @@ class Constraints:
     def _mask(self, log_probs: Float[Tensor, "r V"], generated: Int[Tensor, "r t"]) -> None:
         log_probs[:, :EOS] = -torch.inf  # PAD and BOS
         log_probs[:, UNK] = -torch.inf
-        too_short = generated.shape[1] + 1 < self._min_length
-        ends = log_probs[:, EOS].clone() if too_short else None
-        if too_short:
+        ends = log_probs[:, EOS].clone()
+        if generated.shape[1] + 1 < self._min_length:
             log_probs[:, EOS] = -torch.inf
         if 0 < self._no_repeat_ngram <= generated.shape[1]:
             self._forbid_repeats(log_probs, generated)
-            if ends is not None:
-                stuck = log_probs.amax(dim=1) == -torch.inf
-                log_probs[stuck, EOS] = ends[stuck]
+            stuck = log_probs.amax(dim=1) == -torch.inf
+            log_probs[stuck, EOS] = ends[stuck]
 
     def _forbid_repeats(
         self, log_probs: Float[Tensor, "r V"], generated: Int[Tensor, "r t"]

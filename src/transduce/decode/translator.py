@@ -41,14 +41,14 @@ class Translation(NamedTuple):
 class Translator:
     """A model directory, or an ensemble of several, as a function from text to text."""
 
-    def __init__(self, *models: Bundle) -> None:
+    def __init__(self, first: Bundle, *others: Bundle) -> None:
         """Take models with the same tokenizers; they run on the device where the first is.
 
         Raises:
             BundleError: a model has other tokenizers than the first.
         """
+        models = (first, *others)
         _check_tokenizers(models, [f"model {number}" for number in range(1, len(models) + 1)])
-        first = models[0]
         self._source_tokenizer = first.source_tokenizer
         self._target_tokenizer = first.target_tokenizer
         self._device = next(first.model.parameters()).device
@@ -186,7 +186,7 @@ def _as_texts(given: object, what: str) -> list[str]:
     if isinstance(given, str):
         return [given]
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise DataError(f"{what}: a string, or a list of strings, not {type(given).__name__}")
+        raise DataError(f"{what} must be a string or a list of strings, not {type(given).__name__}")
     texts = list(given)
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
