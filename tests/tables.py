@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,19 +61,34 @@ class TableStepper:
 
 
 def allowed(
-    row: Sequence[float], t: int, limit: int, min_length: int, prefix: Sequence[int]
+    row: Sequence[float],
+    tokens: Sequence[int],
+    *,
+    limit: int,
+    min_length: int = 0,
+    no_repeat_ngram: int = 0,
+    prefix: Sequence[int] = (),
 ) -> Row:
     """Decision 4.10's constraints, one row at a time."""
-    row = list(row)
+    row, t = list(row), len(tokens) + 1
     if t == limit:
         return [p if i == EOS else -INF for i, p in enumerate(row)]
     if t <= len(prefix):
         return [p if i == prefix[t - 1] else -INF for i, p in enumerate(row)]
     for i in (PAD, BOS, UNK):
         row[i] = -INF
-    if t < min_length:
+    for i in range(len(row)):
+        if i != EOS and no_repeat_ngram and repeats((*tokens, i), no_repeat_ngram):
+            row[i] = -INF
+    if t < min_length and any(p > -INF for i, p in enumerate(row) if i != EOS):
         row[EOS] = -INF
     return row
+
+
+def repeats(tokens: Sequence[int], size: int) -> bool:
+    """Whether the last n-gram is also an earlier one."""
+    ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    return bool(ngrams) and ngrams[-1] in ngrams[:-1]
 
 
 def penalty(t: int, alpha: float) -> float:
@@ -87,8 +103,7 @@ def beam_by_hand(
     limit: int,
     alpha: float = 0.6,
     n: int = 1,
-    min_length: int = 0,
-    prefix: Sequence[int] = (),
+    **rules: Any,
 ) -> tuple[list[tuple[float, tuple[int, ...]]], int]:
     """Decision 4.10 in plain Python, for one sentence; returns the n best and the steps taken."""
     opened: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
@@ -96,7 +111,7 @@ def beam_by_hand(
     for t in range(1, limit + 1):
         extensions = []
         for parent, (total, tokens) in enumerate(opened):
-            row = allowed(table(sentence, tokens), t, limit, min_length, prefix)
+            row = allowed(table(sentence, tokens), tokens, limit=limit, **rules)
             for i, p in enumerate(row):
                 if p > -INF:
                     extensions.append((-(total + np.float32(p)), parent, i))
@@ -117,13 +132,28 @@ def beam_by_hand(
     raise AssertionError("at t = L everything ends")
 
 
+def greedy_by_hand(
+    table: Table, sentence: int, *, limit: int, **rules: Any
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Take the likeliest at each step, the lowest id among equals; returns what was paid too."""
+    tokens: tuple[int, ...] = ()
+    paid: tuple[float, ...] = ()
+    while True:
+        row = allowed(table(sentence, tokens), tokens, limit=limit, **rules)
+        best = min(range(len(row)), key=lambda i: (-row[i], i))
+        paid = (*paid, row[best])
+        if best == EOS:
+            return tokens, paid
+        tokens = (*tokens, best)
+
+
 def every_output(
-    table: Table, sentence: int, *, limit: int, alpha: float
+    table: Table, sentence: int, *, limit: int, alpha: float, **rules: Any
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Score all outputs there are, best first."""
 
     def grow(total: np.float32, tokens: tuple[int, ...]) -> Iterator[tuple[float, tuple[int, ...]]]:
-        row = allowed(table(sentence, tokens), len(tokens) + 1, limit, 0, ())
+        row = allowed(table(sentence, tokens), tokens, limit=limit, **rules)
         for i, p in enumerate(row):
             if p > -INF:
                 grown = total + np.float32(p)

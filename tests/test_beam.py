@@ -2,12 +2,15 @@ import itertools
 
 import pytest
 import torch
-from tables import TableStepper, beam_by_hand, every_output, random_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tables import TableStepper, beam_by_hand, every_output, greedy_by_hand, random_table
 
-from transduce.decode.beam import BeamOptions, best_extensions, search
+from transduce.decode.beam import best_extensions
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis, length_penalty
-from transduce.decode.stepper import ModelStepper, Stepper
+from transduce.decode.search import SearchOptions, search
+from transduce.decode.stepper import EnsembleStepper, ModelStepper, Stepper
 from transduce.errors import SettingsError
 from transduce.ids import BOS, EOS, UNK
 from transduce.model.config import TransformerConfig
@@ -19,10 +22,15 @@ PENALTIES = [0.0, 0.6, 1.0]
 
 def run(table, limits, *, prefixes=None, **options):
     """Search sentences of a table; returns what was found and the stepper."""
-    settings = BeamOptions(**options)
-    stepper = TableStepper(table, len(limits), settings.beam)
-    rules = Constraints(limits, min_length=settings.min_length, prefixes=prefixes)
-    return search(stepper, rules, settings), stepper
+    chosen = SearchOptions(**options)
+    stepper = TableStepper(table, len(limits), chosen.beam)
+    rules = Constraints(
+        limits,
+        min_length=chosen.min_length,
+        no_repeat_ngram=chosen.no_repeat_ngram,
+        prefixes=prefixes,
+    )
+    return search(stepper, rules, chosen), stepper
 
 
 def outputs(found: list[list[Hypothesis]]):
@@ -63,7 +71,7 @@ def test_a_wide_beam_finds_the_best_of_all_outputs_of_a_transformer(small_models
         source = torch.tensor([[5, 4, 6, EOS], [6, 5, EOS, 0], [4, EOS, 0, 0]])
         limit, k = 4, 30
         stepper = ModelStepper(model, source, width=k, capacity=limit)
-        options = BeamOptions(beam=k, n_best=3, alpha=alpha)
+        options = SearchOptions(beam=k, n_best=3, alpha=alpha)
         found = search(stepper, Constraints([limit] * 3), options)
         for i, row in enumerate(source):
             row = row[row != 0][None]
@@ -110,11 +118,31 @@ def test_the_cache_follows_the_beams(small_models):
         stepper = ModelStepper(model, source, width=4, capacity=12)
         rules = Constraints([12, 12], min_length=9)
         for row, hypotheses in zip(
-            source, search(stepper, rules, BeamOptions(beam=4, n_best=4)), strict=True
+            source, search(stepper, rules, SearchOptions(beam=4, n_best=4)), strict=True
         ):
             for one in hypotheses:
                 again = forced_log_prob(model, row[row != 0][None], one.tokens)
                 assert one.log_prob == pytest.approx(again, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"beam": 5, "n_best": 5}, {"beam": 1}])
+def test_without_a_cache_the_same_is_found(small_models, options):
+    source = torch.tensor([[5, 4, 6, 4, EOS], [6, 5, EOS, 0, 0], [4, 4, 5, EOS, 0]])
+    limits = [14, 5, 9]
+    chosen = SearchOptions(**options)
+    for model in small_models:
+
+        @torch.no_grad()
+        def table(sentence, prefix, model=model):
+            row = source[sentence][source[sentence] != 0][None]
+            return model(row, torch.tensor([[BOS, *prefix]]))[0, -1].log_softmax(-1).tolist()
+
+        cached = ModelStepper(model, source, width=chosen.beam, capacity=14)
+        found = search(cached, Constraints(limits, min_length=6), chosen)
+        expected, _ = run(table, limits, min_length=6, **options)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+            assert [one.score for one in ours] == pytest.approx([o.score for o in theirs], abs=1e-4)
 
 
 def test_a_model_stepper_scores_the_selected_prefixes(small_models):
@@ -277,6 +305,136 @@ def test_the_n_best_are_distinct_and_sorted_and_fewer_where_no_more_exist():
                 assert one.length == len(one.tokens) + 1 == len(one.token_log_probs)
 
 
+@st.composite
+def searches(draw):
+    """A table, sentences with limits and forced prefixes, and options, all of them random."""
+    limits = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    forced = st.lists(st.integers(4, 7), max_size=4)
+    prefixes = draw(st.none() | st.lists(forced, min_size=len(limits), max_size=len(limits)))
+    table = random_table(
+        draw(st.integers(0, 10**6)),
+        vocabulary=draw(st.integers(6, 9)),
+        grid=draw(st.sampled_from([0, 0.5, 2.0])),
+    )
+    vocabulary = len(table(0, ()))
+    if prefixes is not None:
+        prefixes = [[min(i, vocabulary - 1) for i in prefix] for prefix in prefixes]
+    beam = draw(st.integers(1, 5))
+    options = {
+        "beam": beam,
+        "n_best": draw(st.integers(1, beam)),
+        "alpha": draw(st.sampled_from([0.0, 0.6, 1.0, 3.0])),
+        "min_length": draw(st.integers(0, 12)),
+        "no_repeat_ngram": draw(st.integers(0, 3)),
+    }
+    return table, limits, prefixes, options
+
+
+@settings(max_examples=300)
+@given(searches())
+def test_any_search_with_any_options_is_the_one_by_hand(case):
+    table, limits, prefixes, options = case
+    found, _ = run(table, limits, prefixes=prefixes, **options)
+    for i, limit in enumerate(limits):
+        rules = {
+            "limit": limit,
+            "min_length": options["min_length"],
+            "no_repeat_ngram": options["no_repeat_ngram"],
+            "prefix": prefixes[i] if prefixes else (),
+        }
+        if options["beam"] == 1:
+            [one] = found[i]
+            assert (one.tokens, one.token_log_probs) == greedy_by_hand(table, i, **rules)
+            continue
+        best, _ = beam_by_hand(
+            table, i, k=options["beam"], n=options["n_best"], alpha=options["alpha"], **rules
+        )
+        assert outputs(found)[i] == best
+
+
+def ngrams(tokens, size):
+    return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("k", [1, 4])
+def test_no_ngram_comes_twice(k, size):
+    """In outputs so long that four pieces cannot but repeat themselves, where they may."""
+
+    def loops(sentence, prefix):
+        draw = random_table(5, vocabulary=8)(sentence, prefix)
+        return [p - 9.0 * (i == EOS) - 3.0 * (i > 6) for i, p in enumerate(draw)]
+
+    limits = [30, 17]
+    free, _ = run(loops, limits, beam=k, n_best=k, min_length=17)
+    assert all(len(set(ngrams(o.tokens, size))) < len(ngrams(o.tokens, size)) for [o, *_] in free)
+    found, _ = run(loops, limits, beam=k, n_best=k, min_length=17, no_repeat_ngram=size)
+    for hypotheses in found:
+        assert len({one.tokens for one in hypotheses}) == k
+        for one in hypotheses:
+            assert len(set(ngrams(one.tokens, size))) == len(ngrams(one.tokens, size))
+
+
+def test_a_wide_beam_without_repeats_finds_the_best_of_all_outputs_without():
+    for seed in range(10):
+        table = random_table(seed)
+        for size in (1, 2):
+            found, _ = run(table, [5], beam=700, n_best=5, alpha=0.6, no_repeat_ngram=size)
+            best = every_output(table, 0, limit=5, alpha=0.6, no_repeat_ngram=size)[:5]
+            assert outputs(found)[0] == best
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_search_that_may_repeat_nothing_ends_before_its_least_length(k):
+    """There are five pieces: after them only the end is left."""
+    found, _ = run(random_table(0), [30], beam=k, min_length=20, no_repeat_ngram=1)
+    [best] = found[0]
+    assert sorted(best.tokens) == [4, 5, 6, 7, 8]
+    assert not best.cut
+
+
+def test_a_forced_prefix_may_repeat_itself_and_counts():
+    def fives(sentence, prefix):
+        return [-9.0, -9.0, -3.0, -9.0, -4.0, -0.1]
+
+    for k in (1, 3):
+        found, _ = run(fives, [9], beam=k, no_repeat_ngram=2, prefixes=[[5, 5, 5]])
+        assert found[0][0].tokens == (5, 5, 5)
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "n_best": 3}])
+def test_an_ensemble_of_tables_is_the_table_of_their_mean(options):
+    for seed in range(10):
+        tables = [random_table(3 * seed + i) for i in range(3)]
+
+        def mean(sentence, prefix, tables=tables):
+            rows = torch.tensor([table(sentence, prefix) for table in tables])
+            return rows.double().exp().mean(0).log().float().tolist()
+
+        chosen = SearchOptions(**options)
+        members = [TableStepper(table, len(LIMITS), chosen.beam) for table in tables]
+        ensemble = EnsembleStepper(members)
+        assert isinstance(ensemble, Stepper)
+        found = search(ensemble, Constraints(LIMITS), chosen)
+        expected, _ = run(mean, LIMITS, **options)
+        assert [[one.tokens for one in many] for many in found] == [
+            [one.tokens for one in many] for many in expected
+        ]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [one.score for one in ours] == pytest.approx([o.score for o in theirs], abs=1e-5)
+        assert members[0].rows_scored == members[2].rows_scored
+
+
+def test_an_ensemble_gives_the_value_that_its_members_agree_on_exactly():
+    def table(sentence, prefix):
+        row = random_table(6, vocabulary=900)(sentence, prefix)
+        return [*row[:5], -float("inf"), *row[6:]]
+
+    members = [TableStepper(table, 4, 1) for _ in range(3)]
+    expected = TableStepper(table, 4, 1).score(torch.full((4,), BOS))
+    assert torch.equal(EnsembleStepper(members).score(torch.full((4,), BOS)), expected)
+
+
 def test_neighbours_never_change_a_search():
     table = random_table(11, grid=0.25)
     together, _ = run(table, LIMITS, beam=3, n_best=2)
@@ -291,12 +449,12 @@ def test_neighbours_never_change_a_search():
 
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(SettingsError, match=r"n_best=5 .* beam=4"):
-        BeamOptions(n_best=5)
+        SearchOptions(n_best=5)
     with pytest.raises(SettingsError, match=r"min_length=9 .* max_length=8"):
-        BeamOptions(min_length=9, max_length=8)
+        SearchOptions(min_length=9, max_length=8)
 
 
 def test_the_limit_grows_with_the_source_up_to_the_greatest_length():
-    assert BeamOptions().limit(7) == 57
-    assert BeamOptions(extra_length=3, max_length=8).limit(4) == 7
-    assert BeamOptions(extra_length=3, max_length=8).limit(40) == 8
+    assert SearchOptions().limit(7) == 57
+    assert SearchOptions(extra_length=3, max_length=8).limit(4) == 7
+    assert SearchOptions(extra_length=3, max_length=8).limit(40) == 8

@@ -11,6 +11,8 @@ from corpora import SMALL, reversals
 
 from transduce import train
 from transduce.config import validate
+from transduce.decode.search import SearchOptions
+from transduce.decode.translator import Translator
 from transduce.train.config import TrainConfig
 
 
@@ -125,6 +127,79 @@ def test_n_best_as_text_is_numbered(model: Path):
     assert scores == sorted(scores, reverse=True)
 
 
+def test_samples_are_those_of_seed_and_line(model: Path):
+    text = b"a b c d\n\n" + b"a b c d e\n" * 6
+    options = ["--sample", "--temperature", "3", "--top-k", "40", "--max-length", "12"]
+
+    def run(*more: str) -> list[str]:
+        found = transduce("translate", model, *options, *more, text=text)
+        assert found.returncode == 0, found
+        return lines(found.stdout)
+
+    first = run("--seed", "4")
+    assert len(set(first)) > 5  # one text, and each line its own
+    assert first[1] == ""
+    assert run("--seed", "4", "--batch-tokens", "1") == first
+    assert run("--seed", "5") != first
+    assert run() == run("--seed", "0")
+    several = [row.split(" ||| ") for row in run("--seed", "4", "--n-best", "3")]
+    assert [row[0] for row in several if row[0] != "2"] == [n for n in "1345678" for _ in range(3)]
+    assert [row[1] for row in several if row[0] != "2"][::3] == [first[0], *first[2:]]
+
+
+def test_a_sample_among_one_is_greedy_search(model: Path):
+    text = b"a b c\nd e f g\nb b\n"
+    greedy = transduce("translate", model, "--beam", "1", text=text)
+    assert transduce("translate", model, "--sample", "--top-k", "1", text=text).stdout == (
+        greedy.stdout
+    )
+
+
+def test_an_ensemble_of_a_model_and_itself_translates_as_it_does(model: Path):
+    text = b"a b c\nd e f g\nb b\n"
+    alone = transduce("translate", model, text=text)
+    twice = transduce("translate", model, "--ensemble", model, "--ensemble", model, text=text)
+    assert twice.stdout == alone.stdout
+    assert twice.returncode == 0
+
+
+def test_the_help_tells_the_defaults():
+    text = " ".join(
+        transduce("translate", "--help", env={"COLUMNS": "200"}).stdout.decode().split()
+    )
+    plain = SearchOptions()
+    for option, default in (
+        ("beam", plain.beam),
+        ("alpha", plain.alpha),
+        ("n-best", plain.n_best),
+        ("temperature", plain.temperature),
+        ("seed", plain.seed),
+        ("max-length", f"source + {plain.extra_length}"),
+    ):
+        told = text.partition(f"--{option} ")[2].partition("]")[0].rpartition("[")[2]
+        assert told == str(default).removesuffix(".0"), option
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_a_trained_model_translates_a_line_alike_in_any_batch(model: Path, beam: int):
+    texts = ["a b c d", "h", "a b c d e f g h " * 5, "g g", "", "e f", "h g f e d c", "¿?", "b a"]
+    translator = Translator.load(model)
+    options = SearchOptions(beam=beam)
+    everything = translator.translate_lines(texts, options)
+    for size in (1, 2, 9):
+        for order in (1, -1):
+            given = texts[::order]
+            found = [
+                one
+                for i in range(0, 9, size)
+                for one in translator.translate_lines(given[i : i + size], options)
+            ][::order]
+            assert [one.text for one in found] == [one.text for one in everything]
+            assert [one.score for one in found] == pytest.approx(
+                [one.score for one in everything], abs=1e-4
+            )
+
+
 def test_a_file_to_a_file(model: Path, tmp_path: Path):
     (tmp_path / "in").write_bytes(b"a b\nc d e\n")
     found = transduce("translate", model, tmp_path / "in", "--output", tmp_path / "out")
@@ -169,6 +244,9 @@ def test_errors_are_one_line_and_exit_with_2(model: Path, tmp_path: Path):
         (("translate", model, tmp_path / "none.txt"), "cannot be read"),
         (("translate", model, "--beam", "0"), "beam = 0"),
         (("translate", model, "--n-best", "9"), "n_best=9"),
+        (("translate", model, "--top-k", "9"), "add sample (--sample)"),
+        (("translate", model, "--sample", "--beam", "4"), "beam=4"),
+        (("translate", model, "--ensemble", tmp_path), "no model.safetensors"),
         (("translate", model, "--device", "abacus"), "abacus"),
         (("train",), "no text to learn from"),
         (("train", "--source", "a"), "--source needs --target"),

@@ -1,25 +1,12 @@
 import pytest
-from tables import TableStepper, beam_by_hand, random_table
+from tables import TableStepper, beam_by_hand, greedy_by_hand, random_table
 
-from transduce.decode.beam import BeamOptions, search
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import greedy
+from transduce.decode.search import SearchOptions, search
 from transduce.ids import EOS
 
 LIMITS = [5, 9, 1, 7, 2, 12]
-
-
-def by_hand(table, sentence, limit, min_length=0):
-    """Take the likeliest at each step, the lowest id among equals."""
-    tokens = ()
-    while True:
-        row = table(sentence, tokens)
-        t = len(tokens) + 1
-        choices = [i for i in range(2, len(row)) if i != 3 and (i != EOS or t >= min_length)]
-        best = EOS if t == limit else min(choices, key=lambda i: (-row[i], i))
-        if best == EOS:
-            return tokens
-        tokens = (*tokens, best)
 
 
 @pytest.mark.parametrize("grid", [0, 0.5, 2.0])
@@ -30,7 +17,10 @@ def test_greedy_takes_the_likeliest_and_the_lowest_of_equals(grid, min_length):
         stepper = TableStepper(table, len(LIMITS), 1)
         rules = Constraints(LIMITS, min_length=min_length)
         found = greedy(stepper, rules, alpha=0.6)
-        expected = [by_hand(table, i, limit, min_length) for i, limit in enumerate(LIMITS)]
+        expected = [
+            greedy_by_hand(table, i, limit=limit, min_length=min_length)[0]
+            for i, limit in enumerate(LIMITS)
+        ]
         assert [one.tokens for one in found] == expected
         assert [one.cut for one in found] == [
             len(tokens) + 1 == limit for tokens, limit in zip(expected, LIMITS, strict=True)
@@ -56,7 +46,7 @@ def test_a_beam_of_one_is_greedy():
     differs = 0
     for seed in range(20):
         table = random_table(seed)
-        found = search(TableStepper(table, 1, 1), Constraints([9]), BeamOptions(beam=1))
+        found = search(TableStepper(table, 1, 1), Constraints([9]), SearchOptions(beam=1))
         assert found == [greedy(TableStepper(table, 1, 1), Constraints([9]), alpha=0.6)]
         differs += found[0][0].tokens != beam_by_hand(table, 0, k=1, limit=9)[0][0][1]
     assert differs

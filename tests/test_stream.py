@@ -4,7 +4,7 @@ from itertools import count, islice
 
 import pytest
 
-from transduce.decode.beam import BeamOptions
+from transduce.decode.search import SearchOptions
 from transduce.decode.stream import translate_stream
 from transduce.decode.translator import Translation, Translator
 from transduce.text.corpus import Line
@@ -126,5 +126,5 @@ def test_options_reach_the_translator():
                 texts, options, numbers=numbers, batch_tokens=batch_tokens
             )
 
-    list(translate_stream(Notes(), ["a"], options=BeamOptions(beam=2), batch_tokens=77))
-    assert seen == [(BeamOptions(beam=2), 77)]
+    list(translate_stream(Notes(), ["a"], options=SearchOptions(beam=2), batch_tokens=77))
+    assert seen == [(SearchOptions(beam=2), 77)]

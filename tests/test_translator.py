@@ -1,15 +1,18 @@
+import inspect
 import logging
 
 import pytest
 import torch
 
+from transduce import bundle
 from transduce.bundle import Bundle
+from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translation, Translator, _batches
-from transduce.errors import BundleError, SettingsError
-from transduce.ids import EOS
+from transduce.errors import BundleError, DataError, SettingsError
+from transduce.ids import BOS, EOS
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
-from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
+from transduce.text.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 
 WORDS = "this old dog likes every quiet bird paints the tree boat horse child sees a red small cat"
 TEXTS = [
@@ -29,14 +32,17 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def loaded():
+def tokenizer():
     words = WORDS.split()
     texts = [" ".join(words[i % 18 :: 1 + i % 4]) for i in range(90)]
-    tokenizer = train_tokenizer(texts, TokenizerConfig(), vocab_size=320)
-    torch.manual_seed(13)
+    return train_tokenizer(texts, TokenizerConfig(), vocab_size=320)
+
+
+def make(tokenizer, seed, max_length=64):
+    torch.manual_seed(seed)
     config = TransformerConfig(
         source_vocab_size=tokenizer.size, target_vocab_size=tokenizer.size, d_model=32, heads=2,
-        d_ff=64, encoder_layers=2, decoder_layers=2, max_length=64, tie="none",
+        d_ff=64, encoder_layers=2, decoder_layers=2, max_length=max_length, tie="none",
     )  # fmt: skip
     model = Transformer(config).eval()
     with torch.no_grad():
@@ -45,6 +51,11 @@ def loaded():
         model.output.weight[4:260] = 0  # the bytes are unlikely, an end now and then likely
         model.output.weight[EOS] *= 4
     return Bundle(model, tokenizer, tokenizer, {})
+
+
+@pytest.fixture(scope="module")
+def loaded(tokenizer):
+    return make(tokenizer, seed=13)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +95,9 @@ def test_batches_hold_what_they_may(translator, monkeypatch):
     batches = []
     search = translator._search
 
-    def watch(sources, prefixes, options):
+    def watch(sources, prefixes, options, lines):
         batches.append([len(ids) for ids in sources])
-        return search(sources, prefixes, options)
+        return search(sources, prefixes, options, lines)
 
     monkeypatch.setattr(translator, "_search", watch)
     translator.translate(TEXTS * 3, beam=2, max_length=2, batch_tokens=200)
@@ -164,9 +175,18 @@ def test_an_output_begins_with_its_prefix(translator):
 
 
 def test_impossible_options_are_refused(translator):
-    for options in ({"beam": 0}, {"beam": 2, "n_best": 3}, {"alpha": -1.0}, {"max_length": 0}):
-        with pytest.raises(SettingsError):
+    for options, named in (
+        ({"beam": 0}, "beam = 0"),
+        ({"beam": True}, "beam = True"),
+        ({"beam": 2, "n_best": 3}, "n_best=3"),
+        ({"alpha": -1.0}, "alpha = -1.0"),
+        ({"max_length": 0}, "max_length = 0"),
+        ({"beams": 3}, "did you mean 'beam'"),
+        ({"sample": True, "beam": 3}, "beam=3"),
+    ):
+        with pytest.raises(SettingsError, match=named) as refused:
             translator.translate("a", **options)
+        assert "\n" not in str(refused.value)
     with pytest.raises(SettingsError, match="1 prefixes for 2 texts"):
         translator.translate(["a", "a"], prefix=["a"])
 
@@ -174,3 +194,167 @@ def test_impossible_options_are_refused(translator):
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(BundleError):
         Translator.load(tmp_path)
+
+
+def test_what_is_no_text_is_refused_in_a_line(translator):
+    translate = inspect.unwrap(Translator.translate)  # as outside the tests: types are not checked
+    for given, named in (
+        (None, "a list of strings, not NoneType"),
+        (3, "not int"),
+        (b"a dog", "not bytes"),
+        ([None], "text 1 of the list is no string, but NoneType"),
+        (["a", 3], "text 2 of the list is no string, but int"),
+        ([["a"]], "text 1 of the list is no string, but list"),
+    ):
+        with pytest.raises(DataError, match=named) as refused:
+            translate(translator, given)
+        assert "\n" not in str(refused.value)
+        if given is not None:
+            with pytest.raises(DataError, match="prefix"):
+                translate(translator, ["a", "b"], prefix=given)
+    assert len(translate(translator, (text for text in TEXTS[:2]), max_length=5)) == 2
+
+
+def test_every_option_reaches_the_search(translator, monkeypatch):
+    seen = []
+
+    def watch(sources, prefixes, options, lines):
+        seen.append(options)
+        return search(sources, prefixes, options, lines)
+
+    search = translator._search
+    monkeypatch.setattr(translator, "_search", watch)
+    options = {
+        "sample": True, "alpha": 0.5, "n_best": 3, "min_length": 2, "extra_length": 7, "seed": 5,
+        "max_length": 9, "no_repeat_ngram": 3, "temperature": 0.5, "top_k": 9, "top_p": 0.9,
+    }  # fmt: skip
+    assert set(options) | {"beam"} == set(SearchOptions.model_fields)
+    translator.translate("this old dog", **options)
+    assert seen == [SearchOptions(**options)]
+
+
+def test_a_sample_is_the_same_alone_in_any_batch_and_in_any_order(translator):
+    options = SearchOptions(sample=True, n_best=2, max_length=20, seed=3)
+    everything = translator.translate_lines(TEXTS, options)
+    assert len({one.text for one in everything}) > 8
+    assert_equal(translator.translate(TEXTS, **options.model_dump()), everything)
+    numbers = range(1, len(TEXTS) + 1)
+    for size in (1, 2, 7):
+        found = [
+            one
+            for i in range(0, len(TEXTS), size)
+            for one in translator.translate_lines(
+                TEXTS[i : i + size], options, numbers=numbers[i : i + size]
+            )
+        ]
+        assert_equal(found, everything)
+    for tokens in (1, 100, 400):
+        assert_equal(translator.translate_lines(TEXTS, options, batch_tokens=tokens), everything)
+    backwards = translator.translate_lines(TEXTS[::-1], options, numbers=numbers[::-1])
+    assert_equal(backwards[::-1], everything)
+    # The first is the only one where only one is drawn; the others are told in their order.
+    single = translator.translate_lines(TEXTS, SearchOptions(sample=True, max_length=20, seed=3))
+    assert_equal(single, everything)
+    third = translator.translate_lines(TEXTS, options.model_copy(update={"n_best": 3}))
+    assert [[t for t, _ in one.alternatives[:1]] for one in third] == [
+        [t for t, _ in one.alternatives] for one in everything
+    ]
+
+
+def test_another_seed_or_line_number_is_another_sample(translator):
+    texts = ["this old dog likes every boat"] * 8
+    first, again, other = (
+        [one.text for one in translator.translate(texts, sample=True, seed=seed, max_length=20)]
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert len(set(first + other)) > 12
+
+
+def test_samples_fill_a_batch_as_beams_do(translator, monkeypatch):
+    sizes = []
+    search = translator._search
+
+    def watch(sources, prefixes, options, lines):
+        sizes.append(len(sources))
+        return search(sources, prefixes, options, lines)
+
+    monkeypatch.setattr(translator, "_search", watch)
+    texts = ["the old child sees a dog"] * 12
+    translator.translate(texts, sample=True, n_best=4, max_length=2, batch_tokens=250)
+    drawn = list(sizes)
+    sizes.clear()
+    translator.translate(texts, beam=4, max_length=2, batch_tokens=250)
+    assert drawn == sizes
+    assert len(sizes) > 1
+
+
+def test_no_three_pieces_come_twice(translator):
+    def repeated(one):
+        triples = list(zip(one.tokens, one.tokens[1:], one.tokens[2:], strict=False))
+        return len(set(triples)) < len(triples)
+
+    for options in ({"beam": 1}, {"beam": 4}, {"sample": True, "temperature": 0.1}):
+        options |= {"min_length": 40}
+        assert any(repeated(one) for one in translator.translate(TEXTS, **options))
+        found = translator.translate(TEXTS, no_repeat_ngram=3, **options)
+        assert not any(repeated(one) for one in found)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("copies", [2, 3])
+def test_an_ensemble_of_a_model_with_itself_is_the_model(loaded, translator, beam, copies):
+    ensemble = Translator(*[loaded] * copies)
+    for options in ({"beam": beam, "n_best": beam}, {"sample": True, "seed": 4}):
+        found = ensemble.translate(TEXTS, max_length=20, **options)
+        assert found == translator.translate(TEXTS, max_length=20, **options)
+
+
+def test_an_ensemble_scores_with_the_mean_of_the_probabilities(tokenizer, loaded):
+    others = [loaded, make(tokenizer, seed=14), make(tokenizer, seed=15)]
+    ensemble = Translator(*others)
+    text = "every quiet bird paints the tree"
+    source = torch.tensor([[*tokenizer.encode(text), EOS]])
+    for options in ({"beam": 1}, {"beam": 4}):
+        found = ensemble.translate(text, max_length=9, **options)
+        ids = [tokenizer._processor.piece_to_id(piece) for piece in found.tokens]
+        ids = [*ids, EOS]
+        with torch.no_grad():
+            each = [
+                one.model(source, torch.tensor([[BOS, *ids[:-1]]]))[0].double().softmax(1)
+                for one in others
+            ]
+        mean = sum(p[range(len(ids)), ids] for p in each) / 3
+        assert list(found.token_log_probs) == pytest.approx(mean.log().tolist(), abs=1e-5)
+    alone = [Translator(one).translate(text, max_length=9).text for one in others]
+    assert len(set(alone)) == 3
+
+
+def test_an_ensemble_reads_what_its_shortest_member_can(tokenizer, loaded, caplog):
+    short = make(tokenizer, seed=14, max_length=16)
+    for members in ((loaded, short), (short, loaded)):
+        caplog.clear()
+        found = Translator(*members).translate("this old dog likes every boat " * 9, min_length=30)
+        assert "cut after 15" in caplog.text
+        assert found.source_cut
+        assert len(found.token_log_probs) == 16
+
+
+def test_an_ensemble_of_other_tokenizers_is_refused_and_named(tokenizer, loaded, tmp_path):
+    other = train_tokenizer([WORDS, "and more"], TokenizerConfig(), vocab_size=320)
+    odd = loaded._replace(target_tokenizer=other)
+    with pytest.raises(BundleError, match=r"^model 3: its target tokenizer is not that of model 1"):
+        Translator(loaded, loaded, odd)
+    same = Tokenizer(tokenizer.model)  # equal bytes, another object
+    Translator(loaded, loaded._replace(source_tokenizer=same, target_tokenizer=same))
+
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder, one in zip(folders, (loaded, odd), strict=True):
+        folder.mkdir()
+        bundle.save(folder, one, "card")
+    with pytest.raises(BundleError) as refused:
+        Translator.load(*folders)
+    assert str(refused.value).startswith(f"{folders[1]}: its target tokenizer is not that of ")
+    assert "\n" not in str(refused.value)
+    twice = Translator.load(folders[0], folders[0])
+    assert twice.translate(TEXTS, max_length=9) == Translator(loaded).translate(TEXTS, max_length=9)

@@ -1,7 +1,7 @@
 """The errors a user can cause: each says what is wrong, where, and what to do.
 
     TransduceError               the command line prints it as one line and exits with 2
-    ├── DataError                text files: missing, not UTF-8, unequal counts, nothing left
+    ├── DataError                text files: missing, not UTF-8, unequal counts; what is no text
     ├── TokenizerError           a subword model that cannot be trained, read or fitted
     ├── SettingsError            an unknown key, a wrong type, values that contradict each other
     ├── BundleError              a folder that is not a usable model
@@ -19,7 +19,7 @@ class TransduceError(Exception):
 
 
 class DataError(TransduceError):
-    """Text files that cannot be used as they are."""
+    """Text files, or what is given as text, that cannot be used as they are."""
 
 
 class TokenizerError(TransduceError):

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from transduce import config
-from transduce.decode.beam import BeamOptions
+from transduce.decode.search import SearchOptions
 from transduce.decode.stream import translate_stream
 from transduce.decode.translator import BATCH_TOKENS, Translation, Translator
 from transduce.device import choose_device, set_threads
@@ -30,11 +30,33 @@ def translate(  # noqa: PLR0913 - one parameter an option
         Path | None, typer.Argument(help="Text, a sentence a line [standard input].")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write here [standard output].")] = None,
-    beam: Annotated[int, typer.Option(help="Beams; 1 is greedy search.")] = 4,
-    alpha: Annotated[float, typer.Option(help="Exponent of the length penalty.")] = 0.6,
+    ensemble: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="MODEL", help="A further model to average with; can be repeated."),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Beams; 1 is greedy search [4].")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Exponent of the length penalty [0.6].")
+    ] = None,
     n_best: Annotated[
-        int, typer.Option(help="Translations a line; as text: line ||| translation ||| score.")
-    ] = 1,
+        int | None,
+        typer.Option(help="Translations a line; as text: line ||| translation ||| score [1]."),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Most tokens of an output [source + 50].")
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option(help="Let no sequence of this many tokens come twice.")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw at random; no search.")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of sampling; near 0 it is greedy [1].")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample among the likeliest with this mass (nucleus).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of sampling [0].")] = None,
     format_: Annotated[
         Literal["text", "jsonl"], typer.Option("--format", help="Plain lines, or JSON with scores.")
     ] = "text",
@@ -45,9 +67,12 @@ def translate(  # noqa: PLR0913 - one parameter an option
     threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0 is all cores.")] = 0,
 ) -> None:
     """Translate a file or standard input: as many lines out as in, in their order."""
-    options = config.validate(BeamOptions, {"beam": beam, "alpha": alpha, "n_best": n_best})
+    given = {name: context.params.get(name) for name in SearchOptions.model_fields}
+    options = config.validate(
+        SearchOptions, {name: value for name, value in given.items() if value is not None}
+    )
     set_threads(threads)
-    translator = Translator.load(model, device=choose_device(device))
+    translator = Translator.load(model, *(ensemble or []), device=choose_device(device))
     if file is None and sys.stdin and sys.stdin.isatty():
         context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")
     lines = read_lines_leniently(file)
@@ -57,7 +82,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
             out.write(
                 _as_json(number, translation)
                 if format_ == "jsonl"
-                else _as_text(number, translation, n_best)
+                else _as_text(number, translation, options.n_best)
             )
             out.flush()
 

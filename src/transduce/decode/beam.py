@@ -9,41 +9,12 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from transduce.config import Settings
 from transduce.decode.constraints import Constraints
-from transduce.decode.greedy import Hypothesis, greedy, hypothesis, length_penalty
+from transduce.decode.greedy import Hypothesis, hypothesis, length_penalty
 from transduce.decode.stepper import Stepper
-from transduce.errors import SettingsError
 from transduce.ids import BOS, EOS
-
-
-class BeamOptions(Settings):
-    """How to search; lengths are |Y|, the generated tokens with EOS."""
-
-    beam: int = Field(4, ge=1, le=1000)  # 1 is greedy search
-    alpha: float = Field(0.6, ge=0, le=10)  # of the length penalty
-    n_best: int = Field(1, ge=1)
-    min_length: int = Field(0, ge=0)
-    extra_length: int = Field(50, ge=1)  # the limit is the source's pieces + this ...
-    max_length: int | None = Field(None, ge=1)  # ... and at most this
-
-    @model_validator(mode="after")
-    def _agree(self) -> "BeamOptions":
-        if self.n_best > self.beam:
-            raise SettingsError(f"n_best={self.n_best} needs a beam of that size, beam={self.beam}")
-        if self.max_length is not None and self.min_length > self.max_length:
-            raise SettingsError(
-                f"min_length={self.min_length} is over max_length={self.max_length}"
-            )
-        return self
-
-    def limit(self, pieces: int) -> int:
-        """Give the greatest |Y| for a source of so many pieces."""
-        limit = pieces + self.extra_length
-        return limit if self.max_length is None else min(limit, self.max_length)
 
 
 class Extensions(NamedTuple):
@@ -76,45 +47,35 @@ class Beams(NamedTuple):
         return Beams(*(values[sentences] for values in self))
 
 
-def search(
-    stepper: Stepper, constraints: Constraints, options: BeamOptions
+@torch.inference_mode()
+def beam_search(
+    stepper: Stepper, constraints: Constraints, *, beam: int, alpha: float, n_best: int
 ) -> list[list[Hypothesis]]:
     """Find the `n_best` outputs of each sentence, best first; fewer where no more exist.
 
-    `stepper` has options.beam rows a sentence; `constraints` is used up. A sentence that is
-    finished leaves both at once.
+    `stepper` has `beam` rows a sentence; `constraints` is used up. A sentence that is finished
+    leaves both at once.
     """
-    if options.beam == 1:
-        return [[best] for best in greedy(stepper, constraints, alpha=options.alpha)]
-    return _search(stepper, constraints, options)
-
-
-@torch.inference_mode()
-def _search(
-    stepper: Stepper, constraints: Constraints, options: BeamOptions
-) -> list[list[Hypothesis]]:
-    beams = _start(constraints.limits, options)
+    beams = _start(constraints.limits, beam=beam, alpha=alpha, n_best=n_best)
     finished: list[list[Hypothesis]] = [[] for _ in range(len(constraints))]
-    last = torch.full((len(constraints) * options.beam,), BOS)
-    step = 0
+    last = torch.full((len(constraints) * beam,), BOS)
     while True:
-        step += 1
         log_probs = stepper.score(last)
-        constraints.apply(log_probs, step)
-        found = best_extensions(beams.sums, log_probs, count=2 * options.beam)
+        constraints.apply(log_probs, beams.tokens.flatten(0, 1))
+        found = best_extensions(beams.sums, log_probs, count=2 * beam)
         ends = (found.ids == EOS) & (found.sums > -torch.inf)
         if ends.any():
-            beams = _finish(beams, found, ends, constraints.limits, finished, alpha=options.alpha)
+            beams = _finish(beams, found, ends, constraints.limits, finished, alpha=alpha)
 
         # The first k that did not end stay open: a stable sort puts them first, in order.
-        opened = found.take(ends.byte().sort(dim=1, stable=True).indices[:, : options.beam])
+        opened = found.take(ends.byte().sort(dim=1, stable=True).indices[:, :beam])
         # A sum only falls; the longest output divides it by the most.
         reachable = opened.sums[:, 0].double() / beams.penalties
         stay = (beams.best[:, -1] < reachable).nonzero()[:, 0]
         if not len(stay):
             break
         beams = _extend(beams, opened)
-        rows = torch.arange(len(opened.parents))[:, None] * options.beam + opened.parents
+        rows = torch.arange(len(opened.parents))[:, None] * beam + opened.parents
         if len(stay) < len(rows):
             constraints.select(stay)
             beams, rows = beams.select(stay), rows[stay]
@@ -122,7 +83,7 @@ def _search(
             stepper.select(rows.flatten())
         last = beams.tokens[:, :, -1].flatten()
     # Python's sort is stable: of equal scores, the one that was finished first comes first.
-    results = [sorted(found, key=lambda one: -one.score)[: options.n_best] for found in finished]
+    results = [sorted(found, key=lambda one: -one.score)[:n_best] for found in finished]
     assert all(results), "the model gave no finite log-probability to what is allowed"
     return results
 
@@ -168,18 +129,18 @@ def _first_of_equals(
     return torch.where(column < 0, places, lowest.values.cpu().gather(1, column.clamp(min=0)))
 
 
-def _start(limits: Int[Tensor, " n"], options: BeamOptions) -> Beams:
+def _start(limits: Int[Tensor, " n"], *, beam: int, alpha: float, n_best: int) -> Beams:
     """One empty prefix a sentence: beams 1 to k - 1 are none yet."""
-    n, k = len(limits), options.beam
+    n, k = len(limits), beam
     sums = torch.full((n, k), -torch.inf)
     sums[:, 0] = 0
-    penalties = [length_penalty(limit, options.alpha) for limit in limits.tolist()]
+    penalties = [length_penalty(limit, alpha) for limit in limits.tolist()]
     return Beams(
         sentences=torch.arange(n),
         sums=sums,
         tokens=torch.empty(n, k, 0, dtype=torch.int64),
         log_probs=torch.empty(n, k, 0),
-        best=torch.full((n, options.n_best), -torch.inf, dtype=torch.float64),
+        best=torch.full((n, n_best), -torch.inf, dtype=torch.float64),
         penalties=torch.tensor(penalties, dtype=torch.float64),
     )
 

@@ -1,6 +1,7 @@
-"""What may be generated at each step: no reserved piece, lengths, forced prefixes.
+"""What may be generated at each step: no reserved piece, lengths, repeats, forced prefixes.
 
-Shapes: n sentences, r rows (sentences x width, grouped by sentence), V target pieces.
+Shapes: n sentences, r rows (sentences x width, grouped by sentence), V target pieces, t tokens so
+far.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,10 @@ class Constraints:
     """The rules for the sentences of a batch; lengths are |Y|, the generated tokens with EOS.
 
     For the t-th token of a sentence, in order of precedence: only EOS where t is its limit; only
-    the forced id while its prefix lasts; else anything but PAD, BOS and UNK, and no EOS where t is
-    below `min_length`. Nothing is renormalised: what is allowed keeps the model's log-probability.
+    the forced id while its prefix lasts; else anything but PAD, BOS and UNK, nothing that ends an
+    n-gram of `no_repeat_ngram` tokens which has come before (0: no such rule), and no EOS where t
+    is below `min_length`, unless nothing else is left. Nothing is renormalised: what is allowed
+    keeps the model's log-probability.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class Constraints:
         limits: Sequence[int],
         *,
         min_length: int = 0,
+        no_repeat_ngram: int = 0,
         prefixes: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """Set the rules of `len(limits)` sentences; `limits` are the greatest |Y|, at least 1."""
@@ -34,6 +38,7 @@ class Constraints:
         assert min(limits) >= 1, "an output has at least its EOS"
         self.limits = torch.tensor(list(limits))
         self._min_length = min_length
+        self._no_repeat_ngram = no_repeat_ngram
         self._prefixes = torch.full((len(limits), 0), FREE)
         if prefixes is not None:
             assert len(prefixes) == len(limits), "one forced prefix a sentence (it may be empty)"
@@ -46,17 +51,17 @@ class Constraints:
         """Count the sentences that are still searched."""
         return len(self.limits)
 
-    def apply(self, log_probs: Float[Tensor, "r V"], step: int) -> None:
-        """Set what may not come at this step (1 is the first) to -inf, in place."""
-        forced = self._forced(step)
+    def apply(self, log_probs: Float[Tensor, "r V"], generated: Int[Tensor, "r t"]) -> None:
+        """Set what may not come after what each row has generated to -inf, in place."""
+        forced = self._forced(generated.shape[1] + 1)
         if forced is None:
-            self._mask(log_probs, step)
+            self._mask(log_probs, generated)
             return
         ids = forced.repeat_interleave(len(log_probs) // len(forced)).to(log_probs.device)
         rows = (ids != FREE).nonzero()[:, 0]
         ids = ids[rows]
         kept = log_probs[rows, ids]  # forcing wins over every mask
-        self._mask(log_probs, step)
+        self._mask(log_probs, generated)
         log_probs[rows] = -torch.inf
         log_probs[rows, ids] = kept
 
@@ -66,11 +71,25 @@ class Constraints:
         self._prefixes = self._prefixes[sentences]
         self._first_limit = int(self.limits.min()) if len(self.limits) else 0
 
-    def _mask(self, log_probs: Float[Tensor, "r V"], step: int) -> None:
+    def _mask(self, log_probs: Float[Tensor, "r V"], generated: Int[Tensor, "r t"]) -> None:
         log_probs[:, :EOS] = -torch.inf  # PAD and BOS
         log_probs[:, UNK] = -torch.inf
-        if step < self._min_length:
+        ends = log_probs[:, EOS].clone()
+        if generated.shape[1] + 1 < self._min_length:
             log_probs[:, EOS] = -torch.inf
+        if 0 < self._no_repeat_ngram <= generated.shape[1]:
+            self._forbid_repeats(log_probs, generated)
+            stuck = log_probs.amax(dim=1) == -torch.inf
+            log_probs[stuck, EOS] = ends[stuck]
+
+    def _forbid_repeats(
+        self, log_probs: Float[Tensor, "r V"], generated: Int[Tensor, "r t"]
+    ) -> None:
+        ngrams = generated.unfold(1, self._no_repeat_ngram, 1)
+        begun = generated[:, generated.shape[1] - self._no_repeat_ngram + 1 :]
+        rows, places = (ngrams[:, :, :-1] == begun[:, None]).all(dim=2).nonzero(as_tuple=True)
+        repeats = ngrams[rows, places, -1]
+        log_probs[rows.to(log_probs.device), repeats.to(log_probs.device)] = -torch.inf
 
     def _forced(self, step: int) -> Int[Tensor, " n"] | None:
         """The one allowed id of each sentence, or FREE; None where all are free (as usual)."""

@@ -1,4 +1,4 @@
-"""Greedy search, and what every search returns: `Hypothesis`, scored with the length penalty.
+"""Greedy search and sampling, a path a sentence, and what all searches return: `Hypothesis`.
 
 Shapes: n sentences, r rows (here one a sentence), V target pieces, t steps so far.
 """
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from transduce.decode.constraints import Constraints
+from transduce.decode.sampling import Sampler
 from transduce.decode.stepper import Stepper
 from transduce.ids import BOS, EOS
 
@@ -50,10 +51,13 @@ def hypothesis(
 
 
 @torch.inference_mode()
-def greedy(stepper: Stepper, constraints: Constraints, *, alpha: float) -> list[Hypothesis]:
+def greedy(
+    stepper: Stepper, constraints: Constraints, *, alpha: float, sampler: Sampler | None = None
+) -> list[Hypothesis]:
     """Take the likeliest token at every step, the lowest id among equals, until EOS.
 
-    `stepper` has one row a sentence; `constraints` is used up. A sentence leaves both when it ends.
+    With a `sampler` take what it draws instead. `stepper` has one row a sentence; `constraints` and
+    `sampler` are used up. A sentence leaves them when it ends.
     """
     results: list[Hypothesis | None] = [None] * len(constraints)
     alive = torch.arange(len(constraints))
@@ -61,13 +65,15 @@ def greedy(stepper: Stepper, constraints: Constraints, *, alpha: float) -> list[
     log_probs = torch.empty(len(alive), 0)
     sums = torch.zeros(len(alive))
     last = torch.full_like(alive, BOS)
-    step = 0
     while len(alive):
-        step += 1
         scores = stepper.score(last)
-        constraints.apply(scores, step)
-        best = scores.max(dim=1)  # the first of equal maxima
-        last, gained = best.indices.cpu(), best.values.cpu()
+        constraints.apply(scores, tokens)
+        if sampler is None:
+            best = scores.max(dim=1)  # the first of equal maxima
+            last, gained = best.indices.cpu(), best.values.cpu()
+        else:
+            last = sampler.draw(scores)
+            gained = scores.gather(1, last[:, None].to(scores.device))[:, 0].cpu()
         assert gained.isfinite().all(), (
             "the model gave no finite log-probability to what is allowed"
         )
@@ -87,6 +93,8 @@ def greedy(stepper: Stepper, constraints: Constraints, *, alpha: float) -> list[
             if len(stay):
                 stepper.select(stay)
             constraints.select(stay)
+            if sampler is not None:
+                sampler.select(stay)
             alive, sums, last = alive[stay], sums[stay], last[stay]
             tokens, log_probs = tokens[stay], log_probs[stay]
         tokens = torch.cat([tokens, last[:, None]], dim=1)

@@ -4,6 +4,7 @@ Shapes: b sentences, s source positions, r rows (sentences x width, grouped by s
 pieces.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -52,3 +53,27 @@ class ModelStepper:
     def select(self, rows: Int[Tensor, " r2"]) -> None:
         """Reorder the cache, or let sentences leave it."""
         self._cache.select(rows.to(self._device))
+
+
+class EnsembleStepper:
+    """Several Steppers as one: the log of the mean of their probabilities.
+
+    What fairseq does, and Sockeye in its default ("linear") mode; not the mean of the logs.
+    """
+
+    def __init__(self, members: Sequence[Stepper]) -> None:
+        """Take steppers of the same rows and the same target pieces."""
+        assert members, "an ensemble of none"
+        self._members = list(members)
+
+    @torch.inference_mode()
+    def score(self, tokens: Int[Tensor, " r"]) -> Float[Tensor, "r V"]:
+        """Append one token a row, for all members; where they agree it is their value exactly."""
+        scores = torch.stack([member.score(tokens) for member in self._members])
+        top = scores.amax(dim=0).clamp(min=torch.finfo(scores.dtype).min)  # -inf - -inf is nan
+        return top + (scores - top).exp().mean(dim=0).log()
+
+    def select(self, rows: Int[Tensor, " r2"]) -> None:
+        """Reorder all members."""
+        for member in self._members:
+            member.select(rows)

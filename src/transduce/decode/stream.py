@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from transduce.decode.beam import BeamOptions
+from transduce.decode.search import SearchOptions
 from transduce.decode.translator import BATCH_TOKENS, Translation, Translator
 from transduce.text.corpus import Line
 
@@ -19,7 +19,7 @@ def translate_stream(
     translator: Translator,
     lines: Iterable[Line | str],
     *,
-    options: BeamOptions | None = None,
+    options: SearchOptions | None = None,
     batch_tokens: int = BATCH_TOKENS,
     window: int = WINDOW,
     pause: float = PAUSE,
@@ -35,7 +35,7 @@ def translate_stream(
         while taken := reader.take(window, pause):
             yield from translator.translate_lines(
                 [line.text for line in taken],
-                options or BeamOptions(),
+                options or SearchOptions(),
                 numbers=[line.number for line in taken],
                 batch_tokens=batch_tokens,
             )

@@ -1,7 +1,7 @@
 """Text in, text out: `Translator` encodes, batches, searches, decodes; lines keep their place."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ from transduce import bundle
 from transduce.bundle import Bundle
 from transduce.config import validate
 from transduce.data.batching import pad
-from transduce.decode.beam import BeamOptions, search
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis
-from transduce.decode.stepper import ModelStepper
-from transduce.errors import SettingsError
+from transduce.decode.search import SearchOptions, search
+from transduce.decode.stepper import EnsembleStepper, ModelStepper
+from transduce.errors import BundleError, DataError, SettingsError
 from transduce.ids import EOS
 from transduce.text.tokenizer import normalize
 
@@ -35,75 +35,79 @@ class Translation(NamedTuple):
     token_log_probs: tuple[float, ...] = ()  # of each token and of the end
     source_cut: bool = False  # the source was longer than the model can read
     output_cut: bool = False  # the output reached its limit and was ended
-    alternatives: tuple[tuple[str, float], ...] = ()  # text and score of the others of n best
+    alternatives: tuple[tuple[str, float], ...] = ()  # text and score of the others of n_best
 
 
 class Translator:
-    """A model directory as a function from text to text."""
+    """A model directory, or an ensemble of several, as a function from text to text."""
 
-    def __init__(self, loaded: Bundle) -> None:
-        """Take a model and its tokenizers; it runs on the device where the model is."""
-        self._model = loaded.model
-        self._source_tokenizer = loaded.source_tokenizer
-        self._target_tokenizer = loaded.target_tokenizer
-        self._device = next(loaded.model.parameters()).device
-
-    @classmethod
-    def load(cls, path: str | Path, *, device: str | torch.device = "cpu") -> "Translator":
-        """Read a model directory, or the best one of a training run.
+    def __init__(self, first: Bundle, *others: Bundle) -> None:
+        """Take models with the same tokenizers; they run on the device where the first is.
 
         Raises:
-            BundleError: it is none.
+            BundleError: a model has other tokenizers than the first.
         """
-        return cls(bundle.load(path, device=device))
+        models = (first, *others)
+        _check_tokenizers(models, [f"model {number}" for number in range(1, len(models) + 1)])
+        self._source_tokenizer = first.source_tokenizer
+        self._target_tokenizer = first.target_tokenizer
+        self._device = next(first.model.parameters()).device
+        self._models = [one.model.to(self._device) for one in models]
+        self._max_length = min(model.config.max_length for model in self._models)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *others: str | Path, device: str | torch.device = "cpu"
+    ) -> "Translator":
+        """Read a model directory, or the best one of a training run; `others` join an ensemble.
+
+        Raises:
+            BundleError: it is none, or one of the others has other tokenizers.
+        """
+        models = [bundle.load(one, device=device) for one in (path, *others)]
+        _check_tokenizers(models, [str(path), *map(str, others)])
+        return cls(*models)
 
     def translate(
         self,
-        text: str | Sequence[str],
+        text: str | Iterable[str],
         *,
-        beam: int = 4,
-        alpha: float = 0.6,
-        n_best: int = 1,
-        min_length: int = 0,
-        max_length: int | None = None,
-        prefix: str | Sequence[str] | None = None,
+        prefix: str | Iterable[str] | None = None,
         batch_tokens: int = BATCH_TOKENS,
+        **options: object,
     ) -> Translation | list[Translation]:
         """Translate one text, or a list of texts into a list, in their order.
 
-        Lengths are in target pieces, the end included; `prefix` is what the output has to begin
-        with (of all texts, or of each). A source that is too long is cut, with a warning.
+        `options` are those of `SearchOptions`, by name: beam, alpha, n_best, min_length ...;
+        `prefix` is what the output has to begin with (of all texts, or of each). A source that is
+        too long is cut, with a warning.
 
         Raises:
-            SettingsError: options out of range, or another number of prefixes than of texts.
+            SettingsError: options that are unknown, out of range or contradict each other, or
+                another number of prefixes than of texts.
+            DataError: what is to be translated is no text.
         """
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = _as_texts(text, "text")
         if prefix is not None:
-            prefix = [prefix] * len(texts) if isinstance(prefix, str) else list(prefix)
+            given = _as_texts(prefix, "prefix")
+            prefix = given * len(texts) if isinstance(prefix, str) else given
             if len(prefix) != len(texts):
                 raise SettingsError(f"{len(prefix)} prefixes for {len(texts)} texts")
-        options = {
-            "beam": beam,
-            "alpha": alpha,
-            "n_best": n_best,
-            "min_length": min_length,
-            "max_length": max_length,
-        }
         found = self.translate_lines(
-            texts, validate(BeamOptions, options), prefixes=prefix, batch_tokens=batch_tokens
+            texts, validate(SearchOptions, options), prefixes=prefix, batch_tokens=batch_tokens
         )
         return found[0] if isinstance(text, str) else found
 
     def translate_lines(
         self,
         texts: Sequence[str],
-        options: BeamOptions,
+        options: SearchOptions,
         *,
         numbers: Sequence[int] | None = None,
         prefixes: Sequence[str] | None = None,
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[Translation]:
-        """Translate texts; `numbers` are what warnings call them (default: from 1)."""
+        """Translate texts; `numbers` name them in warnings and seed samples (default: from 1)."""
         numbers = range(1, len(texts) + 1) if numbers is None else numbers
         results = [Translation()] * len(texts)
         # The normal form first: it is what turns some characters into white space.
@@ -112,7 +116,7 @@ class Translator:
             [texts[i] for i in filled], torch.get_num_threads()
         )
         sources = dict(zip(filled, encoded, strict=True))
-        longest = self._model.config.max_length - 1  # EOS takes one position
+        longest = self._max_length - 1  # EOS takes one position
         cut = {i for i, ids in sources.items() if len(ids) > longest}
         for i in sorted(cut):
             log.warning(
@@ -120,30 +124,42 @@ class Translator:
                 numbers[i], len(sources[i]), longest,
             )  # fmt: skip
             sources[i] = sources[i][:longest]
-        for batch in _batches(sources, batch_tokens // options.beam):
+        for batch in _batches(sources, batch_tokens // (options.beam * options.samples)):
             forced = [
                 self._target_tokenizer.encode(prefixes[i]) if prefixes and prefixes[i] else []
                 for i in batch
             ]
-            found = self._search([sources[i] for i in batch], forced, options)
+            lines = [numbers[i] for i in batch]
+            found = self._search([sources[i] for i in batch], forced, options, lines)
             for i, hypotheses in zip(batch, found, strict=True):
                 results[i] = self._decode(hypotheses, source_cut=i in cut)
         return results
 
     def _search(
-        self, sources: Sequence[list[int]], prefixes: Sequence[list[int]], options: BeamOptions
+        self,
+        sources: Sequence[list[int]],
+        prefixes: Sequence[list[int]],
+        options: SearchOptions,
+        lines: Sequence[int],
     ) -> list[list[Hypothesis]]:
+        # Each sample is a sentence of its own, and leaves when it ends.
+        sources = [ids for ids in sources for _ in range(options.samples)]
+        prefixes = [ids for ids in prefixes for _ in range(options.samples)]
         # The t-th token is scored from the position before it: there are max_length of them.
-        most = self._model.config.max_length
-        limits = [min(options.limit(len(ids)), most) for ids in sources]
-        stepper = ModelStepper(
-            self._model,
-            pad([[*ids, EOS] for ids in sources]).to(self._device),
-            width=options.beam,
-            capacity=max(limits),
+        limits = [min(options.limit(len(ids)), self._max_length) for ids in sources]
+        source = pad([[*ids, EOS] for ids in sources]).to(self._device)
+        steppers = [
+            ModelStepper(model, source, width=options.beam, capacity=max(limits))
+            for model in self._models
+        ]
+        rules = Constraints(
+            limits,
+            min_length=options.min_length,
+            no_repeat_ngram=options.no_repeat_ngram,
+            prefixes=prefixes,
         )
-        rules = Constraints(limits, min_length=options.min_length, prefixes=prefixes)
-        return search(stepper, rules, options)
+        stepper = steppers[0] if len(steppers) == 1 else EnsembleStepper(steppers)
+        return search(stepper, rules, options, lines=lines)
 
     def _decode(self, hypotheses: list[Hypothesis], *, source_cut: bool) -> Translation:
         best, *others = hypotheses
@@ -159,6 +175,35 @@ class Translator:
                 (self._target_tokenizer.decode(one.tokens), one.score) for one in others
             ),
         )
+
+
+def _as_texts(given: object, what: str) -> list[str]:
+    """Make a list of one text, or of some.
+
+    Raises:
+        DataError: it is none, or holds something else.
+    """
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise DataError(f"{what} must be a string or a list of strings, not {type(given).__name__}")
+    texts = list(given)
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise DataError(f"{what} {number} of the list is no string, but {type(text).__name__}")
+    return texts
+
+
+def _check_tokenizers(models: Sequence[Bundle], names: Sequence[str]) -> None:
+    first = models[0]
+    for one, name in zip(models, names, strict=True):
+        for side in ("source", "target"):
+            tokenizers = getattr(one, f"{side}_tokenizer"), getattr(first, f"{side}_tokenizer")
+            if tokenizers[0].model != tokenizers[1].model:
+                raise BundleError(
+                    f"{name}: its {side} tokenizer is not that of {names[0]}; the models of an "
+                    "ensemble are trained with the same tokenizers, byte for byte"
+                )
 
 
 def _batches(sources: dict[int, list[int]], tokens: int) -> Iterator[list[int]]:

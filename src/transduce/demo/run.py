@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transduce.config import validate
-from transduce.decode.beam import BeamOptions
+from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
 from transduce.demo.draw import Sentence
 from transduce.demo.grammar import EXAMPLES, FAMILIES, corpus
@@ -62,7 +62,7 @@ def demo(out: Path, console: Console) -> float:
     train(validate(TrainConfig, settings | files), console=console)
     translator = Translator.load(out)
     test = corpus(SEED).test
-    options = BeamOptions()
+    options = SearchOptions()
     found = translator.translate_lines([sentence.source for sentence in test], options)
     texts = [translation.text for translation in found]
     score = exact_match(texts, [sentence.target for sentence in test])
@@ -112,7 +112,7 @@ def _by_family(test: list[Sentence], texts: list[str]) -> Table:
 def _examples(translator: Translator) -> Table:
     table = Table("three sentences to look at", "", box=None, pad_edge=False)
     for example in EXAMPLES:
-        (found,) = translator.translate_lines([example.source], BeamOptions())
+        (found,) = translator.translate_lines([example.source], SearchOptions())
         mark = "" if found.text == example.target else f"  (not: {example.target})"
         table.add_row(example.source, found.text + mark)
     return table

@@ -9,7 +9,7 @@ import torch
 
 from transduce.bundle import Bundle
 from transduce.data.batching import collate, plan
-from transduce.decode.beam import BeamOptions
+from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
 from transduce.errors import RunError
 from transduce.evaluate import Score, bleu
@@ -54,7 +54,8 @@ def validate(
     if not math.isfinite(loss):
         raise RunError(f"the validation loss is {loss}; {REMEDY}")
     translations = Translator(bundle).translate_lines(
-        [example.source for example in examples], BeamOptions(beam=chosen.beam, alpha=chosen.alpha)
+        [example.source for example in examples],
+        SearchOptions(beam=chosen.beam, alpha=chosen.alpha),
     )
     texts = [translation.text for translation in translations]
     references = [example.references for example in examples]
