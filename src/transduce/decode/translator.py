@@ -115,11 +115,7 @@ class Translator:
         longest = self._model.config.max_length - 1  # EOS takes one position
         cut = {i for i, ids in sources.items() if len(ids) > longest}
         for i in sorted(cut):
-            log.warning(
-                "line %d: its %d pieces are more than the model reads; cut after %d",
-                numbers[i], len(sources[i]), longest,
-            )  # fmt: skip
-            sources[i] = sources[i][:longest]
+            sources[i] = cut_source(sources[i], longest, numbers[i])
         for batch in _batches(sources, batch_tokens // options.beam):
             forced = [
                 self._target_tokenizer.encode(prefixes[i]) if prefixes and prefixes[i] else []
@@ -159,6 +155,16 @@ class Translator:
                 (self._target_tokenizer.decode(one.tokens), one.score) for one in others
             ),
         )
+
+
+def cut_source(ids: list[int], longest: int, number: int) -> list[int]:
+    """Return what the model can read of a source; where that is less, warn and name the line."""
+    if len(ids) > longest:
+        log.warning(
+            "line %d: its %d pieces are more than the model reads; cut after %d",
+            number, len(ids), longest,
+        )  # fmt: skip
+    return ids[:longest]
 
 
 def _batches(sources: dict[int, list[int]], tokens: int) -> Iterator[list[int]]:
