@@ -6,7 +6,7 @@ statistics of a metric.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,7 +106,7 @@ class ExactMatch(Metric):
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list[int]:
         return [hypothesis in ref_kwargs["refs"], 1]
 
-    def _compute_score_from_stats(self, stats: Sequence[float]) -> SacreScore:
+    def _compute_score_from_stats(self, stats: Sequence[int] | np.ndarray) -> SacreScore:
         return SacreScore("exact match", 100 * float(stats[0]) / float(stats[1]))
 
     def _aggregate_and_compute(self, stats: list[list[int]]) -> SacreScore:
@@ -161,12 +161,7 @@ def evaluate(
     """
     streams = _streams(systems, references)
     found = [Evaluation({}, {}) for _ in systems]
-    for metric in (
-        _tokenized_bleu(tokenize, lowercase, streams),
-        CHRF(word_order=2, lowercase=lowercase, references=streams),
-        TER(references=streams),
-        ExactMatch(lowercase=lowercase, references=streams),
-    ):
+    for metric in _metrics(streams, tokenize, lowercase):
         statistics = [metric._extract_corpus_statistics(system, None) for system in systems]
         name = metric._aggregate_and_compute(statistics[0]).name
         for rows, evaluation in zip(statistics, found, strict=True):
@@ -177,6 +172,35 @@ def evaluate(
             better = difference < 0 if isinstance(metric, TER) else difference > 0
             evaluation.differences[name] = Difference(difference, p_value, better)
     return found
+
+
+def check_tokenizer(name: str) -> None:
+    """See that BLEU can tokenize so on this machine.
+
+    Raises:
+        SettingsError: it cannot; what is missing is named.
+    """
+    if name not in TOKENIZERS:
+        raise SettingsError(f"tokenize {name!r} is unknown; there are {', '.join(TOKENIZERS)}")
+    model = None
+    if name in SPM_MODELS:  # sacreBLEU would fetch it
+        url = SPM_MODELS[name]["url"]
+        model = Path(SACREBLEU_DIR, "models", Path(url).name)
+        if not model.exists():
+            raise SettingsError(
+                f"tokenize {name!r} needs the file {model}, and nothing is fetched here; put there "
+                f"what is at {url}"
+            )
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, OSError, RuntimeError):
+        extra = name.removesuffix("-mecab")
+        reason = (
+            f"cannot read {model}"
+            if model
+            else f"needs a package that is not here; pip install 'sacrebleu[{extra}]'"
+        )
+        raise SettingsError(f"tokenize {name!r} {reason}") from None
 
 
 def tokenised_lines(lines: Sequence[str]) -> list[int]:
@@ -202,26 +226,14 @@ def _streams(
     return [list(stream) for stream in zip(*references, strict=True)]
 
 
-def _tokenized_bleu(tokenize: str, lowercase: bool, streams: list[list[str]]) -> BLEU:
-    if tokenize not in TOKENIZERS:
-        raise SettingsError(f"tokenize {tokenize!r} is unknown; there are {', '.join(TOKENIZERS)}")
-    if tokenize in SPM_MODELS:  # sacreBLEU would fetch it
-        url = SPM_MODELS[tokenize]["url"]
-        model = Path(SACREBLEU_DIR, "models", Path(url).name)
-        if not model.exists():
-            raise SettingsError(
-                f"tokenize {tokenize!r} needs the file {model}, and nothing is fetched here; "
-                f"put there what is at {url}"
-            )
-    try:
-        # force: its warning about tokenised text, of three lines, is ours to give.
-        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=streams)
-    except (ImportError, RuntimeError):
-        extra = tokenize.removesuffix("-mecab")
-        raise SettingsError(
-            f"tokenize {tokenize!r} needs a package that is not here; "
-            f"pip install 'sacrebleu[{extra}]'"
-        ) from None
+def _metrics(streams: list[list[str]], tokenize: str, lowercase: bool) -> Iterator[Metric]:
+    """One after the other: each keeps all n-grams of the references."""
+    check_tokenizer(tokenize)
+    # force: its warning about tokenised text, of three lines, is ours to give.
+    yield BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=streams)
+    yield CHRF(word_order=2, lowercase=lowercase, references=streams)
+    yield TER(references=streams)
+    yield ExactMatch(lowercase=lowercase, references=streams)
 
 
 def _score(metric: Metric, statistics: list[list[Any]], *, interval: bool) -> Score:

@@ -4,6 +4,7 @@ import json
 import logging
 import platform
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ from transduce.evaluate import (
     TRIALS,
     Difference,
     Evaluation,
+    check_tokenizer,
     tokenised_lines,
 )
 from transduce.evaluate import evaluate as evaluate_systems
@@ -96,6 +98,7 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Score translations against references: those of a model, or those in files."""
     _check_options(context)
+    check_tokenizer(tokenize)
     tests = _read_test_set(source, reference or [], tsv)
     systems = [_read_system(path, tests) for path in [baseline, *(hypothesis or [])] if path]
     if model is not None:
@@ -105,9 +108,9 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
         lines = translate_stream(
             translator, tests.sources, options=options, batch_tokens=batch_tokens
         )
-        found = list(_watched(lines, "translated", len(tests.sources), context.obj))
-        if output is not None:
-            with opened(output) as file:
+        with opened(output) if output else nullcontext() as file:
+            found = list(_watched(lines, "translated", len(tests.sources), context.obj))
+            if file:
                 file.writelines(translation.text + "\n" for translation in found)
         systems.append(_system(model, found, options))
     if tokenize != "none":
