@@ -168,7 +168,7 @@ def test_a_target_that_does_not_fit_is_refused_and_the_longest_fits(loaded: Bund
     assert len(encode(longest)) == 63
     [found] = score_lines(loaded, ["a"], [longest])
     assert len(found.token_log_probs) == 64
-    with pytest.raises(DataError, match="line 12: the target's .* more than the 63"):
+    with pytest.raises(DataError, match=r"line 12: the target's .* more than the 63"):
         score_lines(loaded, ["a", "b"], ["a", longest + " a"], numbers=[11, 12])
 
 
