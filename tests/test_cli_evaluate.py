@@ -1,23 +1,21 @@
 """The verbs evaluate and score on the command line: what they print, what they refuse."""
 
 import gzip
-import io
 import json
 import math
 import os
 import random
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 
 import pytest
 from corpora import SMALL, reversals
 
 from transduce import train
-from transduce.cli.app import main
 from transduce.config import validate
 from transduce.train import checkpoint
 from transduce.train.config import TrainConfig
@@ -33,21 +31,55 @@ class Result(NamedTuple):
     stderr: str
 
 
-def run(*words: str | Path) -> Result:
-    """The program in this process: a start of its own costs seconds."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
-    with (
-        redirect_stdout(out),
-        redirect_stderr(err),
-        mock.patch.object(sys, "argv", ["transduce", *map(str, words)]),
-        pytest.raises(SystemExit) as ended,
-    ):
+# The program, started once and forked for each command: to start costs seconds.
+FORKS = """
+import json, os, sys
+from transduce.cli.app import main
+for line in sys.stdin:
+    words, *paths = json.loads(line)
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    for number, path in enumerate(paths, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    sys.argv = ["transduce", *words]
+    try:
         main()
-    texts = []
-    for stream in (out, err):
-        stream.flush()
-        texts.append(stream.buffer.getvalue().decode("utf-8"))
-    return Result(ended.value.code or 0, *texts)
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code or 0)
+"""
+_started: list[subprocess.Popen] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started() -> Generator[None]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        _started.append(process)
+        yield
+        _started.clear()
+
+
+def run(*words: str | Path) -> Result:
+    """What a command prints and how it ends."""
+    [process] = _started
+    assert process.stdin
+    assert process.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        command = [list(map(str, words)), str(out), str(err)]
+        process.stdin.write(json.dumps(command) + "\n")
+        process.stdin.flush()
+        status = int(process.stdout.readline())
+        texts = [path.read_bytes().decode("utf-8") for path in (out, err)]
+    return Result(status, *texts)
 
 
 def program(name: str, *words: str | Path) -> str:
