@@ -150,7 +150,8 @@ def score(
     log_prob, tokens = 0.0, 0
     with opened(None) as out:
         windows = range(0, len(sources), WINDOW)
-        for start in _watched(windows, "scored", len(windows), context.obj):
+        shown = out.isatty()  # then the lines themselves are the progress
+        for start in windows if shown else _watched(windows, "scored", len(windows), context.obj):
             lines = slice(start, start + WINDOW)
             numbers = range(start + 1, start + 1 + len(sources[lines]))
             found = score_lines(
