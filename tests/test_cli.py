@@ -49,7 +49,7 @@ def lines(output: bytes) -> list[str]:
 
 def test_version_and_help():
     assert transduce("--version").stdout.startswith(b"transduce 0.")
-    for verb in ("demo", "train", "translate"):
+    for verb in ("demo", "train", "translate", "evaluate", "score"):
         assert verb.encode() in transduce("--help").stdout
     assert b"[transduce-run]" in transduce("train", "--help").stdout  # not taken for markup
 

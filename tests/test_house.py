@@ -22,7 +22,11 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef]:
 
 
 # A verb's function is its list of options.
-LONG_FUNCTIONS = {"cli/train.py:train", "cli/translate.py:translate"}
+LONG_FUNCTIONS = {
+    "cli/train.py:train",
+    "cli/translate.py:translate",
+    "cli/evaluate.py:evaluate",
+}
 
 
 def test_no_module_is_over_400_lines_and_no_function_over_60():

@@ -77,7 +77,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
         context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")
     lines = read_lines_leniently(file)
     found = translate_stream(translator, lines, options=options, batch_tokens=batch_tokens)
-    with _opened(output) as out:
+    with opened(output) as out:
         for number, translation in enumerate(_shown(found, context.obj, output), start=1):
             out.write(
                 _as_json(number, translation)
@@ -101,7 +101,7 @@ def _as_json(number: int, translation: Translation) -> str:
 
 
 @contextmanager
-def _opened(path: Path | None) -> Generator[TextIO]:
+def opened(path: Path | None) -> Generator[TextIO]:
     """Yield where to write; a file has its name only once it is complete."""
     if path is None:
         if sys.stdout is None:

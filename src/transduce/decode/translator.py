@@ -119,11 +119,7 @@ class Translator:
         longest = self._max_length - 1  # EOS takes one position
         cut = {i for i, ids in sources.items() if len(ids) > longest}
         for i in sorted(cut):
-            log.warning(
-                "line %d: its %d pieces are more than the model reads; cut after %d",
-                numbers[i], len(sources[i]), longest,
-            )  # fmt: skip
-            sources[i] = sources[i][:longest]
+            sources[i] = cut_source(sources[i], longest, numbers[i])
         for batch in _batches(sources, batch_tokens // (options.beam * options.samples)):
             forced = [
                 self._target_tokenizer.encode(prefixes[i]) if prefixes and prefixes[i] else []
@@ -204,6 +200,16 @@ def _check_tokenizers(models: Sequence[Bundle], names: Sequence[str]) -> None:
                     f"{name}: its {side} tokenizer is not that of {names[0]}; the models of an "
                     "ensemble are trained with the same tokenizers, byte for byte"
                 )
+
+
+def cut_source(ids: list[int], longest: int, number: int) -> list[int]:
+    """Return what the model can read of a source; where that is less, warn and name the line."""
+    if len(ids) > longest:
+        log.warning(
+            "line %d: its %d pieces are more than the model reads; cut after %d",
+            number, len(ids), longest,
+        )  # fmt: skip
+    return ids[:longest]
 
 
 def _batches(sources: dict[int, list[int]], tokens: int) -> Iterator[list[int]]:

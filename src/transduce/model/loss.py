@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy as a sum over real tokens; training, tracing and scoring use it.
+"""Label-smoothed cross-entropy as a sum over real tokens; training and tracing use it.
 
 Letters of the shapes: b sentences, t target positions, n = b t, V the target vocabulary.
 """

@@ -4,16 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import torch
-
 from transduce.bundle import Bundle
-from transduce.data.batching import collate, plan
+from transduce.decode.scorer import force
 from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
 from transduce.errors import RunError
 from transduce.evaluate import Score, bleu
-from transduce.model.loss import smoothed_loss
 from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
 
@@ -63,7 +59,6 @@ def validate(
     return Validation(loss, score, texts)
 
 
-@torch.inference_mode()
 def _loss(bundle: Bundle, examples: Sequence[Example], batch_tokens: int) -> float:
     limit = bundle.model.config.max_length - 1  # one position is the mark's
     pairs = [
@@ -73,13 +68,5 @@ def _loss(bundle: Bundle, examples: Sequence[Example], batch_tokens: int) -> flo
         )
         for example in examples
     ]
-    lengths = np.array([(len(source), len(target)) for source, target in pairs], dtype=np.int32)
-    device = next(bundle.model.parameters()).device
-    loss, tokens = 0.0, 0
-    for step in plan(lengths, batch_tokens, seed=0, epoch=0):
-        for rows in step:
-            batch = collate([pairs[row] for row in rows])
-            logits = bundle.model(batch.source.to(device), batch.decoder_input.to(device))
-            loss += float(smoothed_loss(logits, batch.labels.to(device), 0.0).plain)
-            tokens += batch.tokens
-    return loss / tokens
+    log_probs = [value for each in force(bundle.model, pairs, batch_tokens) for value in each]
+    return -math.fsum(log_probs) / len(log_probs)

@@ -1,0 +1,452 @@
+"""The verbs evaluate and score on the command line: what they print, what they refuse."""
+
+import gzip
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from corpora import SMALL, reversals
+
+from transduce import train
+from transduce.config import validate
+from transduce.train import checkpoint
+from transduce.train.config import TrainConfig
+from transduce.train.monitor import read_metrics
+
+CASES = Path(__file__).parents[2] / "shared" / "requirements" / "cases"
+needs_cases = pytest.mark.skipif(not CASES.exists(), reason=f"needs the files in {CASES}")
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+# The program, started once and forked for each command: to start costs seconds.
+FORKS = """
+import json, os, sys
+from transduce.cli.app import main
+for line in sys.stdin:
+    words, *paths = json.loads(line)
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    for number, path in enumerate(paths, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    sys.argv = ["transduce", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code or 0)
+"""
+_started: list[subprocess.Popen] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started() -> Generator[None]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        _started.append(process)
+        yield
+        _started.clear()
+
+
+def run(*words: str | Path) -> Result:
+    """What a command prints and how it ends."""
+    [process] = _started
+    assert process.stdin
+    assert process.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        command = [list(map(str, words)), str(out), str(err)]
+        process.stdin.write(json.dumps(command) + "\n")
+        process.stdin.flush()
+        status = int(process.stdout.readline())
+        texts = [path.read_bytes().decode("utf-8") for path in (out, err)]
+    return Result(status, *texts)
+
+
+def program(name: str, *words: str | Path) -> str:
+    """What a program prints, started for itself."""
+    return subprocess.run(
+        [sys.executable, "-m", name, *map(str, words)],
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ).stdout
+
+
+def works(*words: str | Path) -> Result:
+    found = run(*words)
+    assert found.returncode == 0, found
+    return found
+
+
+def refused(*words: str | Path) -> str:
+    found = run(*words)
+    assert found.returncode == 2, found
+    assert found.stdout == ""
+    errors = [line for line in found.stderr.splitlines() if not line.startswith("warning: ")]
+    assert len(errors) == 1, found.stderr
+    assert errors[0].startswith("error: ")
+    return errors[0]
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose model reverses letters, more or less; its validation text; texts to score."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    source, target = reversals(folder, pairs=700)
+    for path, side in ((source, "src"), (target, "tgt")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        write(path, lines[:600])
+        write(folder / f"valid.{side}", lines[600:])
+    tree = SMALL | {"source": str(source), "target": str(target), "out": str(folder / "run")}
+    tree |= {f"valid_{side}": str(folder / f"valid.{side[:1]}{'rc' if side == 'source' else 'gt'}")
+             for side in ("source", "target")}  # fmt: skip
+    tree["train"] = SMALL["train"] | {"max_steps": 200, "validate_every": 100, "warmup": 50}
+    tree["train"] |= {"save_every": 100, "learning_rate_scale": 2.0, "batch_tokens": 1024}
+    tree["model"] = SMALL["model"] | {"dropout": 0.0, "max_length": 64}
+    tree["data"] = {"max_length": 63}
+    train(validate(TrainConfig, tree))
+    draw = random.Random(5)
+    words = ["The", "a", "dog,", "cat", "runs", "slowly.", "over", "old", "house!"]
+    lines = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(40)]
+    write(folder / "ref", lines)
+    write(folder / "ref2", [line.replace("dog", "hound") for line in lines])
+    write(folder / "hyp", [line.replace("old", "young") for line in lines])
+    write(folder / "bad", [" ".join(sorted(line.split())) for line in lines])
+    return folder
+
+
+def scores(*words: str | Path) -> dict:
+    return json.loads(works("evaluate", "--json", *words).stdout)
+
+
+def test_the_number_in_training_is_that_of_evaluate_and_of_sacrebleu_on_translate(folder: Path):
+    records = [r for r in read_metrics(folder / "run" / "metrics.jsonl") if "valid_bleu" in r]
+    assert [record["step"] for record in records] == [100, 200]
+    assert records[0]["valid_bleu"] != records[1]["valid_bleu"] > 0
+    for record in records:
+        model = checkpoint.path(folder / "run", record["step"])
+        source, target = folder / "valid.src", folder / "valid.tgt"
+        found = scores(
+            *(model, "--source", source, "--reference", target, "--beam", "2"),
+            *("--output", folder / "kept"),
+        )
+        [system] = found["systems"]
+        assert round(system["scores"]["BLEU"]["value"], 4) == record["valid_bleu"]
+        translated = works("translate", model, source, "--beam", "2").stdout
+        assert (folder / "kept").read_text(encoding="utf-8") == translated
+        write(folder / "out", translated.splitlines())
+        theirs = program("sacrebleu", target, "-i", folder / "out", "-w", "4")
+        assert json.loads(theirs)["score"] == record["valid_bleu"]
+        assert json.loads(theirs)["signature"] == record["signature"]
+        again = scores("--hypothesis", folder / "kept", "--reference", target)["systems"][0]
+        assert again["scores"] == system["scores"]
+        assert (system["source_cut"], system["beam"], system["alpha"]) == (0, 2, 0.6)
+
+
+def test_the_loss_in_training_is_that_of_score(folder: Path):
+    record = [r for r in read_metrics(folder / "run" / "metrics.jsonl") if "valid_loss" in r][-1]
+    model = checkpoint.path(folder / "run", record["step"])
+    found = works(
+        "score", model, "--source", folder / "valid.src", "--target", folder / "valid.tgt"
+    )
+    rows = [line.split("\t") for line in found.stdout.splitlines()]
+    assert len(rows) == 100
+    loss = -sum(float(row[0]) for row in rows) / sum(int(row[1]) for row in rows)
+    assert loss == pytest.approx(record["valid_loss"], abs=1e-5)
+    assert f"perplexity {record['valid_perplexity']:.3f}" in found.stderr
+    for log_prob, tokens, perplexity in rows:
+        expected = math.exp(-float(log_prob) / int(tokens))
+        assert float(perplexity) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_table_is_sacrebleu_s_numbers_with_interval_and_signature(folder: Path):
+    files = ("--hypothesis", folder / "hyp", "--reference", folder / "ref")
+    found = works("evaluate", *files)
+    assert program("transduce", "evaluate", *files) == found.stdout
+    theirs = program(
+        *("sacrebleu", folder / "ref", "-i", folder / "hyp", "-m", "bleu", "chrf", "ter"),
+        *("--chrf-word-order", "2", "-w", "2", "--confidence"),
+    )
+    assert found.stderr == ""
+    for record in json.loads(theirs):
+        [line] = [line for line in found.stdout.splitlines() if f"  {record['name']} " in line]
+        assert f" {record['score']:.2f} ± {record['confidence_var']:.2f}" in line
+        assert record["signature"] in line
+    assert "40 sentences, 1 reference\n" in found.stdout
+
+
+def test_systems_are_compared_with_the_baseline(folder: Path):
+    hyp, bad, ref = folder / "hyp", folder / "bad", folder / "ref"
+    found = works("evaluate", "--hypothesis", hyp, "--baseline", bad, "--reference", ref).stdout
+    assert f"{hyp} against {bad}" in found
+    assert "10,000 trials, seed 12345" in found
+    assert found.count("better, p = 0.0001") == 3  # exact match: next to nothing is right in either
+    first = scores("--hypothesis", bad, "--hypothesis", hyp, "--reference", ref)
+    other = scores("--baseline", bad, "--hypothesis", hyp, "--reference", ref)
+    assert first == other
+    assert other["test"] == {
+        "method": "approximate randomisation",
+        "baseline": str(bad),
+        "trials": 10_000,
+        "seed": 12345,
+    }
+    assert other["systems"][0]["differences"] == {}
+    assert other["systems"][1]["differences"]["BLEU"]["significant"]
+    worse = works("evaluate", "--hypothesis", bad, "--baseline", hyp, "--reference", ref).stdout
+    assert worse.count("worse, p = 0.0001") == 3
+    same = works("evaluate", "--hypothesis", hyp, "--baseline", hyp, "--reference", ref).stdout
+    assert same.count("no difference that this test set shows, p = 1.0000") == 4
+
+
+def test_a_model_is_compared_with_another_system(folder: Path):
+    valid = ("--source", folder / "valid.src", "--reference", folder / "valid.tgt")
+    found = scores(folder / "run", *valid, "--baseline", folder / "valid.tgt", "--beam", "1")
+    assert [system["name"] for system in found["systems"]] == [
+        str(folder / "valid.tgt"),
+        str(folder / "run"),
+    ]
+    assert found["systems"][0]["scores"]["exact match"]["value"] == 100
+    assert found["systems"][1]["differences"]["BLEU"]["better"] is False
+    assert found["sentences"] == 100
+    assert set(found["versions"]) == {"transduce", "sacrebleu", "torch", "python"}
+
+
+def test_several_references_come_from_files_or_columns(folder: Path, tmp_path: Path):
+    source = (folder / "valid.src").read_text(encoding="utf-8").splitlines()[:40]
+    one, other = ((folder / n).read_text(encoding="utf-8").splitlines() for n in ("ref", "ref2"))
+    rows = ["\t".join(row) for row in zip(source, one, other, strict=True)]
+    tsv = tmp_path / "test.tsv.gz"
+    tsv.write_bytes(gzip.compress("".join(row + "\n" for row in rows).encode()))
+    files = ("--reference", folder / "ref", "--reference", folder / "ref2")
+    expected = scores("--hypothesis", folder / "hyp", *files)["systems"]
+    assert "nrefs:2" in expected[0]["scores"]["BLEU"]["signature"]
+    assert scores("--hypothesis", folder / "hyp", "--tsv", tsv)["systems"] == expected
+    translated = scores(folder / "run", "--tsv", tsv)
+    assert translated["references"] == [f"{tsv}, column 2", f"{tsv}, column 3"]
+    write(tmp_path / "source", source)
+    again = scores(folder / "run", "--source", tmp_path / "source", *files)
+    assert translated["systems"] == again["systems"]
+    three = scores("--hypothesis", folder / "hyp", "--tsv", tsv, "--reference", folder / "ref")
+    assert "nrefs:3" in three["systems"][0]["scores"]["BLEU"]["signature"]
+
+
+def test_tokenizer_and_case_are_sacrebleu_s(folder: Path, tmp_path: Path):
+    lines = (folder / "hyp").read_text(encoding="utf-8").upper().splitlines()
+    hyp = write(tmp_path / "hyp", lines)
+    files = ("--hypothesis", hyp, "--reference", folder / "ref")
+    plain = scores(*files)["systems"][0]["scores"]
+    lower = scores(*files, "--lowercase", "--tokenize", "char")["systems"][0]["scores"]
+    assert "case:lc" in lower["BLEU"]["signature"]
+    assert "tok:char" in lower["BLEU"]["signature"]
+    assert lower["BLEU"]["value"] > plain["BLEU"]["value"] + 30
+    assert lower["TER"] == plain["TER"]
+
+
+@needs_cases
+def test_tokenised_text_gives_another_number_and_a_warning_for_each_file():
+    raw = ("--hypothesis", CASES / "R43.hyp", "--reference", CASES / "R43.ref")
+    split = ("--hypothesis", CASES / "R43.tok.hyp", "--reference", CASES / "R43.tok.ref")
+    one, other = works("evaluate", *raw), works("evaluate", *split)
+    assert one.stderr == ""
+    warnings = other.stderr.splitlines()
+    assert len(warnings) == 2
+    for warning, name in zip(warnings, ("R43.tok.hyp", "R43.tok.ref"), strict=True):
+        assert name in warning
+        assert "looks tokenised (100 % of its lines" in warning
+        assert "detokenise" in warning
+    assert one.stdout.split("±")[0].split()[-1] != other.stdout.split("±")[0].split()[-1]
+    assert works("evaluate", *split, "--tokenize", "none").stderr == ""
+    quiet = works("-q", "evaluate", *split)
+    assert quiet.stderr == other.stderr
+
+
+@needs_cases
+def test_a_missing_line_gives_no_score():
+    text = refused("evaluate", "--hypothesis", CASES / "R44.hyp", "--reference", CASES / "R44.ref")
+    for part in ("R44.ref has 10 lines", "R44.hyp has 9"):
+        assert part in text
+
+
+def test_files_of_unequal_length_are_refused_whichever_they_are(folder: Path, tmp_path: Path):
+    lines = (folder / "ref").read_text(encoding="utf-8").splitlines()
+    hyp, ref, source = folder / "hyp", folder / "ref", folder / "ref2"
+    for drop in (0, 17, 39):
+        for more in (lines[:drop] + lines[drop + 1 :], [*lines, ""]):
+            odd = write(tmp_path / "odd", more)
+            for words in (
+                ("--hypothesis", odd, "--reference", ref),
+                ("--hypothesis", hyp, "--reference", odd),
+                ("--hypothesis", hyp, "--reference", ref, "--reference", odd),
+                ("--hypothesis", hyp, "--reference", ref, "--baseline", odd),
+                (folder / "run", "--source", odd, "--reference", ref),
+                (folder / "run", "--source", source, "--reference", odd),
+            )[: 6 if drop == 17 else 1]:
+                text = refused("evaluate", *words)
+                assert f"{odd} has {len(more)}" in text
+                assert "has 40" in text
+    score = ("score", folder / "run", "--source", ref, "--target", odd)
+    assert f"{ref} has 40 lines and {odd} has 41" in refused(*score)
+
+
+def test_empty_lines_are_told_and_stay_in_place(folder: Path, tmp_path: Path):
+    lines = (folder / "ref").read_text(encoding="utf-8").splitlines()
+    hyp = write(tmp_path / "hyp", ["", *lines[1:7], " ", *lines[8:]])
+    found = run("evaluate", "--hypothesis", hyp, "--reference", folder / "ref", "--json")
+    assert found.stderr == f"warning: {hyp}: 2 of 40 lines are empty, and scored as they are\n"
+    [system] = json.loads(found.stdout)["systems"]
+    assert system["empty"] == 2
+    assert system["scores"]["exact match"]["value"] == 95
+    source = write(tmp_path / "source", ["", "a b c", "c d"])
+    ref = write(tmp_path / "ref", ["x", "c b a", "d c"])
+    kept = tmp_path / "kept"
+    model = (folder / "run", "--source", source, "--reference", ref, "--output", kept)
+    found = run("evaluate", *model, "--json")
+    empty = kept.read_text(encoding="utf-8").split("\n")[:3].count("")
+    assert empty >= 1
+    assert json.loads(found.stdout)["systems"][0]["empty"] == empty
+    assert f"the output of {folder / 'run'}: {empty} of 3 lines" in found.stderr
+
+
+def test_records_end_at_lf_only_and_marks_are_dropped(folder: Path, tmp_path: Path):
+    body = "a\u2028b c\rd e\x85f g\r\nA dog runs.\r\nThe last line"
+    (tmp_path / "hyp").write_bytes(b"\xef\xbb\xbf" + body.encode())
+    (tmp_path / "ref").write_bytes(body.replace("\r\n", "\n").encode())
+    found = scores("--hypothesis", tmp_path / "hyp", "--reference", tmp_path / "ref")
+    assert found["sentences"] == 3
+    assert found["systems"][0]["scores"]["exact match"]["value"] == 100
+
+
+def test_what_cannot_be_evaluated_is_one_line(folder: Path, tmp_path: Path):
+    hyp, ref, model = folder / "hyp", folder / "ref", folder / "run"
+    nothing, blank = write(tmp_path / "nothing", []), write(tmp_path / "blank", ["", " "])
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"caf\xc3\xa9\ncaf\xe9\n")
+    one_column = write(tmp_path / "one.tsv", ["a\tb", "c"])
+    files = ("--hypothesis", hyp, "--reference", ref)
+    cases = [
+        ((), "nothing to score"),
+        (("--reference", ref), "nothing to score"),
+        ((model, *files), "--hypothesis is translated already"),
+        (("--hypothesis", hyp), "nothing to compare with"),
+        ((model, "--source", ref), "nothing to compare with"),
+        ((model, "--reference", ref), "MODEL has nothing to translate"),
+        ((model, "--source", ref, "--tsv", ref), "--tsv has the source in it"),
+        ((*files, "--source", ref), "--source is for a MODEL"),
+        ((*files, "--output", tmp_path / "x"), "--output is for a MODEL"),
+        ((*files, "--beam", "4"), "--beam is for a MODEL"),
+        ((*files, "--batch-tokens", "4"), "--batch-tokens is for a MODEL"),
+        ((*files, "--tokenize", "14a"), "'14a' is unknown; there are"),
+        ((*files, "--tokenize", "spBLEU-1K"), "nothing is fetched"),
+        ((*files, "--baseline", tmp_path / "none"), "none: cannot be read"),
+        (("--hypothesis", tmp_path, "--reference", ref), "cannot be read"),
+        (("--hypothesis", nothing, "--reference", nothing), "has no text to compare with"),
+        (("--hypothesis", blank, "--reference", blank), "has no text to compare with"),
+        ((model, "--tsv", nothing), "has no text to compare with"),
+        (("--hypothesis", latin, "--reference", latin), "latin, line 2"),
+        ((model, "--tsv", one_column), "one.tsv, line 2: 1 column instead of 2"),
+        ((hyp, "--source", ref, "--reference", ref), "hyp is not a model"),
+        ((tmp_path / "m", "--source", ref, "--reference", ref), "no such model"),
+        ((model, "--source", ref, "--reference", ref, "--beam", "0"), "beam = 0"),
+        ((model, "--source", ref, "--reference", ref, "--device", "abacus"), "abacus"),
+        (
+            (model, "--source", ref, "--reference", ref, "--output", tmp_path / "a" / "b"),
+            "--output",
+        ),
+    ]
+    for words, expected in cases:
+        assert expected in refused("evaluate", *words), words
+
+
+def test_score_gives_back_what_translate_said(folder: Path, tmp_path: Path):
+    """Claim 80, by the command line, shuffled and in small batches too."""
+    source = folder / "valid.src"
+    written = works("translate", folder / "run", source, "--format", "jsonl").stdout
+    records = [json.loads(line) for line in written.splitlines()]
+    target = write(tmp_path / "target", [record["text"] for record in records])
+    score = ("score", folder / "run", "--format", "jsonl")
+    found = works(*score, "--source", source, "--target", target).stdout.splitlines()
+    assert len(found) == len(records) == 100
+    same = 0
+    for line, record in zip(found, records, strict=True):
+        scored = json.loads(line)
+        assert scored["line"] == record["line"]
+        if scored["tokens"] == record["tokens"]:
+            assert scored["log_prob"] == pytest.approx(record["log_prob"], abs=1e-4)
+            same += 1
+    assert same > 90
+    order = random.Random(1).sample(range(100), 100)
+    sources = source.read_text(encoding="utf-8").splitlines()
+    write(tmp_path / "s", [sources[i] for i in order])
+    write(tmp_path / "t", [records[i]["text"] for i in order])
+    shuffled = works(
+        *(*score, "--source", tmp_path / "s", "--target", tmp_path / "t", "--batch-tokens", "50")
+    ).stdout.splitlines()
+    for i, line in zip(order, shuffled, strict=True):
+        one, other = json.loads(found[i]), json.loads(line)
+        assert one["tokens"] == other["tokens"]
+        assert one["log_prob"] == pytest.approx(other["log_prob"], abs=1e-4)
+
+
+def test_score_keeps_every_line_in_place(folder: Path, tmp_path: Path):
+    source = write(tmp_path / "s", ["a b", "", "", "c d", "a b c d " * 60, ""])
+    target = write(tmp_path / "t", ["b a", "", "a", "", "d c", " \u2028"])
+    found = works("score", folder / "run", "--source", source, "--target", target)
+    rows = [line.split("\t") for line in found.stdout.splitlines()]
+    assert [float(row[0]) == 0 for row in rows] == [False, True, False, False, False, True]
+    assert rows[1] == ["0.000000", "0", "1.0000"]
+    assert rows[3][1] == "1"  # the end alone
+    assert "line 5" in found.stderr
+    assert "6 translations of" in found.stderr
+    records = works(
+        *("score", folder / "run", "--source", source, "--target", target, "--format", "jsonl")
+    ).stdout.splitlines()
+    flags = [json.loads(line)["source_cut"] for line in records]
+    assert flags == [False, False, False, False, True, False]
+    nothing = write(tmp_path / "n", [])
+    assert works("score", folder / "run", "--source", nothing, "--target", nothing).stdout == ""
+
+
+def test_what_cannot_be_scored_is_one_line(folder: Path, tmp_path: Path):
+    text = write(tmp_path / "text", ["a b", "c"])
+    long = write(tmp_path / "long", ["a", "a b c d " * 60])
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"a\n\xff\n")
+    for words, expected in (
+        ((folder / "run", "--source", text), "--target"),
+        ((tmp_path / "none", "--source", text, "--target", text), "no such model"),
+        ((folder / "run", "--source", text, "--target", tmp_path / "none"), "cannot be read"),
+        ((folder / "run", "--source", text, "--target", latin), "latin, line 2"),
+        ((folder / "run", "--source", text, "--target", text, "--device", "abacus"), "abacus"),
+        ((folder / "run", "--source", text, "--target", text, "--format", "xml"), "xml"),
+    ):
+        assert expected in refused("score", *words), words
+    found = run("score", folder / "run", "--source", text, "--target", long)
+    assert found.returncode == 2
+    assert "error: line 2: the target's" in found.stderr
+    assert "63 that the model can write" in found.stderr
