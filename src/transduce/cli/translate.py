@@ -17,7 +17,7 @@ from transduce import bundle, config
 from transduce.cli.progress import Progress, progress
 from transduce.decode.beam import BeamOptions
 from transduce.decode.resume import Part, describe, unfinished
-from transduce.decode.stream import PAUSE, translate_stream
+from transduce.decode.stream import PAUSE, WINDOW, translate_stream
 from transduce.decode.translator import Translation, Translator
 from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, SettingsError
@@ -60,7 +60,8 @@ def translate(  # noqa: PLR0913 - one parameter an option
         context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")
     about = None
     if _is_kept(file, output):
-        how = {"format": format_, "batch_tokens": batch_tokens, **options.model_dump(mode="json")}
+        how = {"format": format_, "batch_tokens": batch_tokens, "window": WINDOW}
+        how |= options.model_dump(mode="json")
         about = describe([folder], cast(Path, file), how, device=where)
     elif resume:
         raise SettingsError("--resume needs FILE and --output, both of them regular files")

@@ -153,7 +153,7 @@ def _read(record: Path) -> dict[str, Any]:
         if min(done["lines"], done["bytes"]) < 0 or not (done["work"] and done["place"]):
             raise ValueError
     except (ValueError, KeyError, TypeError):
-        raise DataError(f"{record} is damaged; remove it to start afresh") from None
+        raise DataError(f"{record} is damaged; leave out --resume to start afresh") from None
     return done
 
 
