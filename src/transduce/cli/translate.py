@@ -67,7 +67,11 @@ def translate(  # noqa: PLR0913 - one parameter an option
         raise SettingsError("--resume needs FILE and --output, both of them regular files")
 
     def as_record(number: int, found: Translation) -> str:
-        return _as_json(number, found) if format_ == "jsonl" else _as_text(number, found, options.n_best)
+        return (
+            _as_json(number, found)
+            if format_ == "jsonl"
+            else _as_text(number, found, options.n_best)
+        )
 
     with (
         _opened(output, about, resume=resume) as out,
