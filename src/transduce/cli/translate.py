@@ -66,28 +66,26 @@ def translate(  # noqa: PLR0913 - one parameter an option
     elif resume:
         raise SettingsError("--resume needs FILE and --output, both of them regular files")
 
-    def as_record(number: int, found: Translation) -> str:
-        return (
-            _as_json(number, found)
-            if format_ == "jsonl"
-            else _as_text(number, found, options.n_best)
-        )
-
     with (
         _opened(output, about, resume=resume) as out,
         _shown(context.obj, file, output, out) as shown,
     ):
-        lines = read_lines_leniently(file, skip=out.lines)
         for window in translate_stream(
             translator,
-            lines,
+            read_lines_leniently(file, skip=out.lines),
             options=options,
             batch_tokens=batch_tokens,
             pause=None if _is_file(file) else PAUSE,
         ):
             numbered = enumerate(window, start=out.lines + 1)
-            out.add("".join(as_record(*one) for one in numbered), len(window))
+            out.add(
+                "".join(_as_record(*one, format_, options.n_best) for one in numbered), len(window)
+            )
             shown.add(len(window))
+
+
+def _as_record(number: int, found: Translation, format_: str, n_best: int) -> str:
+    return _as_json(number, found) if format_ == "jsonl" else _as_text(number, found, n_best)
 
 
 def _as_text(number: int, translation: Translation, n_best: int) -> str:
