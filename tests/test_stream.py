@@ -1,6 +1,6 @@
 import threading
 import time
-from itertools import count, islice
+from itertools import chain, count, islice
 
 import pytest
 
@@ -21,13 +21,18 @@ class Upper(Translator):
         return [Translation(text=text.upper()) for text in texts]
 
 
+def flat(windows):
+    """The translations of a stream, one by one."""
+    return chain.from_iterable(windows)
+
+
 LINES = ["", "a b", "c", "", " ", "", "d", "e", "f", ""]
 
 
 @pytest.mark.parametrize("window", [1, 3, 4, 100])
 def test_lines_come_back_in_order_whatever_the_window(window):
     upper = Upper()
-    found = list(translate_stream(upper, LINES, window=window))
+    found = list(flat(translate_stream(upper, LINES, window=window)))
     assert [one.text for one in found] == [line.upper() for line in LINES]
     assert [n for numbers, _ in upper.windows for n in numbers] == list(range(1, 11))
     assert all(len(numbers) <= window for numbers, _ in upper.windows)
@@ -43,6 +48,18 @@ def test_full_windows_are_filled():
     assert [len(numbers) for numbers, _ in upper.windows] == [250] * 4
 
 
+def test_without_a_pause_windows_are_full_however_slowly_the_lines_come():
+    def lines():
+        for number in range(7):
+            time.sleep(0.02)
+            yield str(number)
+
+    upper = Upper()
+    found = list(translate_stream(upper, lines(), window=3, pause=None))
+    assert [len(window) for window in found] == [3, 3, 1]
+    assert [numbers for numbers, _ in upper.windows] == [[1, 2, 3], [4, 5, 6], [7]]
+
+
 def test_an_input_that_pauses_is_answered():
     answered = threading.Event()
 
@@ -52,7 +69,7 @@ def test_an_input_that_pauses_is_answered():
         assert answered.wait(20), "nothing came back before the input went on"
         yield "three"
 
-    found = translate_stream(Upper(), lines())
+    found = flat(translate_stream(Upper(), lines()))
     assert [one.text for one in islice(found, 2)] == ["ONE", "TWO"]
     answered.set()
     assert [one.text for one in found] == ["THREE"]
@@ -68,7 +85,7 @@ def test_an_input_that_trickles_is_answered():
 
     upper = Upper()
     found = translate_stream(upper, lines())
-    assert next(found).text == "0"
+    assert next(found)[0].text == "0"
     found.close()
     assert len(upper.windows[0][0]) < 100
 
@@ -84,7 +101,7 @@ def test_an_error_of_the_input_comes_after_what_was_read():
         yield from ("one", "two")
         raise OSError("the disk is gone")
 
-    found = translate_stream(Upper(), lines())
+    found = flat(translate_stream(Upper(), lines()))
     assert [next(found).text, next(found).text] == ["ONE", "TWO"]
     with pytest.raises(OSError, match="the disk is gone"):
         next(found)

@@ -1,5 +1,6 @@
 import inspect
 import logging
+import re
 
 import pytest
 import torch
@@ -7,11 +8,13 @@ import torch
 from transduce import bundle
 from transduce.bundle import Bundle
 from transduce.decode.search import SearchOptions
+from transduce.decode.stream import translate_stream
 from transduce.decode.translator import Translation, Translator, _batches
 from transduce.errors import BundleError, DataError, SettingsError
 from transduce.ids import BOS, EOS
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
+from transduce.text.corpus import read_lines_leniently
 from transduce.text.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 
 WORDS = "this old dog likes every quiet bird paints the tree boat horse child sees a red small cat"
@@ -358,3 +361,46 @@ def test_an_ensemble_of_other_tokenizers_is_refused_and_named(tokenizer, loaded,
     assert "\n" not in str(refused.value)
     twice = Translator.load(folders[0], folders[0])
     assert twice.translate(TEXTS, max_length=9) == Translator(loaded).translate(TEXTS, max_length=9)
+
+
+HOSTILE = [
+    b"\xef\xbb\xbfthis old dog",
+    b"",
+    b"this old dog likes every boat " * 40,
+    b"every \xff quiet bird",
+    b" \t \r",
+    b"the \xef\xbb\xbf red horse",
+    b"\xe2\x80\xa8",
+    b"a small \xe2\x28 child",
+    b"",
+    b"the old child sees a dog",
+]
+
+
+@pytest.mark.parametrize("window", [1, 3, 4, 100])
+@pytest.mark.parametrize("skip", [0, 3])
+def test_a_stream_gives_each_line_what_it_gives_alone(translator, tmp_path, caplog, window, skip):
+    """Blank, overlong and badly encoded lines, a byte order mark: whatever the window or batch."""
+    path = tmp_path / "text"
+    path.write_bytes(b"\n".join(HOSTILE))
+    options = SearchOptions(beam=2, max_length=8)
+    texts = [line.decode("utf-8", errors="replace").strip("\r\n") for line in HOSTILE]
+    texts[0] = texts[0].removeprefix("\ufeff")
+    alone = [translator.translate_lines([text], options)[0] for text in texts]
+    assert [one == Translation() for one in alone] == [i in (1, 4, 6, 8) for i in range(10)]
+    assert [one.source_cut for one in alone] == [i == 2 for i in range(10)]
+    for batch_tokens in (1, 100):
+        caplog.clear()
+        windows = translate_stream(
+            translator,
+            read_lines_leniently(path, skip=skip),
+            options=options,
+            window=window,
+            batch_tokens=batch_tokens,
+            pause=None,
+        )
+        found = [one for window in windows for one in window]
+        assert_equal(found, alone[skip:])
+        messages = sorted(record.getMessage() for record in caplog.records)
+        named = [re.search(r"line (\d+)", message)[1] for message in messages]
+        assert sorted(named) == [number for number in "348" if int(number) > skip]

@@ -21,13 +21,13 @@ def whole_folder(folder: Path) -> Generator[Path]:
     try:
         yield beside
         for path in [*beside.rglob("*"), beside]:
-            _flush(path)
+            flush(path)
         if folder.exists():
             shutil.rmtree(folder)
         beside.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    _flush(folder.parent)
+    flush(folder.parent)
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def whole_file(path: Path) -> Generator[TextIO]:
     try:
         with beside.open("w", encoding="utf-8", newline="\n") as file:
             yield file
-        _flush(beside)
+        flush(beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    _flush(path.parent)
+    flush(path.parent)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -64,7 +64,7 @@ def link_whole(link: Path, target: str) -> None:
     beside.unlink(missing_ok=True)
     beside.symlink_to(target)
     beside.replace(link)
-    _flush(link.parent)
+    flush(link.parent)
 
 
 def sha256(path: Path) -> str:
@@ -73,7 +73,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Wait until a file's bytes, or a folder's names, are on disk."""
     if os.name == "nt":  # cannot do it this way, and only translates
         return

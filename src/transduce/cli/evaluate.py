@@ -20,7 +20,7 @@ from transduce.cli.translate import opened
 from transduce.decode.scorer import SCORED_TOKENS, Scored, perplexity, score_lines
 from transduce.decode.search import SearchOptions
 from transduce.decode.stream import WINDOW, translate_stream
-from transduce.decode.translator import BATCH_TOKENS, Translation, Translator
+from transduce.decode.translator import Translation, Translator
 from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, SettingsError
 from transduce.evaluate import (
@@ -91,8 +91,8 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
     beam: Annotated[int, typer.Option(help="Beams; 1 is greedy search.")] = 4,
     alpha: Annotated[float, typer.Option(help="Exponent of the length penalty.")] = 0.6,
     batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Source pieces in a batch, beams included.")
-    ] = BATCH_TOKENS,
+        int | None, typer.Option(min=1, help="Source pieces in a batch, beams included.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0 is all cores.")] = 0,
 ) -> None:
@@ -105,11 +105,12 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
         options = config.validate(SearchOptions, {"beam": beam, "alpha": alpha})
         set_threads(threads)
         translator = Translator.load(model, device=choose_device(device))
-        lines = translate_stream(
-            translator, tests.sources, options=options, batch_tokens=batch_tokens
+        windows = translate_stream(
+            translator, tests.sources, options=options, batch_tokens=batch_tokens, pause=None
         )
         with opened(output) if output else nullcontext() as file:
-            found = list(_watched(lines, "translated", len(tests.sources), context.obj))
+            watched = _watched(windows, "translated", len(tests.sources) // WINDOW + 1, context.obj)
+            found = [translation for window in watched for translation in window]
             if file:
                 file.writelines(translation.text + "\n" for translation in found)
         systems.append(_system(model, found, options))

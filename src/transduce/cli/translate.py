@@ -3,22 +3,24 @@
 import io
 import json
 import os
+import stat
 import sys
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO, cast
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from transduce import config
+from transduce import bundle, config
+from transduce.cli.progress import Progress, progress
+from transduce.decode.resume import Part, describe, unfinished
 from transduce.decode.search import SearchOptions
-from transduce.decode.stream import translate_stream
-from transduce.decode.translator import BATCH_TOKENS, Translation, Translator
+from transduce.decode.stream import PAUSE, WINDOW, translate_stream
+from transduce.decode.translator import Translation, Translator
 from transduce.device import choose_device, set_threads
-from transduce.errors import DataError
+from transduce.errors import DataError, SettingsError
 from transduce.files import whole_file
 from transduce.text.corpus import read_lines_leniently
 
@@ -30,6 +32,9 @@ def translate(  # noqa: PLR0913 - one parameter an option
         Path | None, typer.Argument(help="Text, a sentence a line [standard input].")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write here [standard output].")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an --output that was interrupted.")
+    ] = False,
     ensemble: Annotated[
         list[Path] | None,
         typer.Option(metavar="MODEL", help="A further model to average with; can be repeated."),
@@ -61,8 +66,8 @@ def translate(  # noqa: PLR0913 - one parameter an option
         Literal["text", "jsonl"], typer.Option("--format", help="Plain lines, or JSON with scores.")
     ] = "text",
     batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Source pieces in a batch, beams included.")
-    ] = BATCH_TOKENS,
+        int | None, typer.Option(min=1, help="Source pieces in a batch, beams included.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0 is all cores.")] = 0,
 ) -> None:
@@ -72,19 +77,41 @@ def translate(  # noqa: PLR0913 - one parameter an option
         SearchOptions, {name: value for name, value in given.items() if value is not None}
     )
     set_threads(threads)
-    translator = Translator.load(model, *(ensemble or []), device=choose_device(device))
+    where = choose_device(device)
+    # A run's best may be another one by and by.
+    folders = [bundle.find(path).resolve() for path in (model, *(ensemble or []))]
+    translator = Translator.load(*folders, device=where)
+    batch_tokens = batch_tokens or translator.batch_tokens
     if file is None and sys.stdin and sys.stdin.isatty():
         context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")
-    lines = read_lines_leniently(file)
-    found = translate_stream(translator, lines, options=options, batch_tokens=batch_tokens)
-    with opened(output) as out:
-        for number, translation in enumerate(_shown(found, context.obj, output), start=1):
-            out.write(
-                _as_json(number, translation)
-                if format_ == "jsonl"
-                else _as_text(number, translation, options.n_best)
+    about = None
+    if _is_kept(file, output):
+        how = {"format": format_, "batch_tokens": batch_tokens, "window": WINDOW}
+        how |= options.model_dump(mode="json")
+        about = describe(folders, cast(Path, file), how, device=where)
+    elif resume:
+        raise SettingsError("--resume needs FILE and --output, both of them regular files")
+
+    with (
+        _records(output, about, resume=resume) as out,
+        _shown(context.obj, file, output, out) as shown,
+    ):
+        for window in translate_stream(
+            translator,
+            read_lines_leniently(file, skip=out.lines),
+            options=options,
+            batch_tokens=batch_tokens,
+            pause=None if _is_file(file) else PAUSE,
+        ):
+            numbered = enumerate(window, start=out.lines + 1)
+            out.add(
+                "".join(_as_record(*one, format_, options.n_best) for one in numbered), len(window)
             )
-            out.flush()
+            shown.add(len(window))
+
+
+def _as_record(number: int, found: Translation, format_: str, n_best: int) -> str:
+    return _as_json(number, found) if format_ == "jsonl" else _as_text(number, found, n_best)
 
 
 def _as_text(number: int, translation: Translation, n_best: int) -> str:
@@ -100,40 +127,77 @@ def _as_json(number: int, translation: Translation) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
+class _Plain:
+    """Where to write what cannot be resumed: each window as it comes."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.lines = 0
+        self._file = file
+
+    def add(self, text: str, lines: int) -> None:
+        """Write the translations of the next lines."""
+        self._file.write(text)
+        self._file.flush()
+        self.lines += lines
+
+
+@contextmanager
+def _records(
+    output: Path | None, about: dict[str, Any] | None, *, resume: bool
+) -> Generator[Part | _Plain]:
+    """Yield where to write; what can be resumed outlives a kill."""
+    if output is None or about is None:
+        with opened(output) as file:
+            yield _Plain(file)
+        return
+    try:
+        with unfinished(output, about, resume=resume) as part:
+            yield part
+    except OSError as error:
+        raise DataError(f"--output {output}: {error.strerror}") from None
+
+
 @contextmanager
 def opened(path: Path | None) -> Generator[TextIO]:
     """Yield where to write; a file has its name only once it is complete."""
-    if path is None:
-        if sys.stdout is None:
-            raise DataError("standard output is closed; name a file with --output")
-        out = cast(io.TextIOWrapper, sys.stdout)
-        out.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale says
+    if path is not None:
         try:
-            yield out
-        except BrokenPipeError:
-            raise
+            with whole_file(path) as file:
+                yield file
         except OSError as error:
-            # Or what is left would be flushed again at the end.
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-            raise DataError(f"standard output: {error.strerror}") from None
+            raise DataError(f"--output {path}: {error.strerror}") from None
         return
+    if sys.stdout is None:
+        raise DataError("standard output is closed; name a file with --output")
+    out = cast(io.TextIOWrapper, sys.stdout)
+    out.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale says
     try:
-        with whole_file(path) as file:
-            yield file
+        yield out
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise DataError(f"--output {path}: {error.strerror}") from None
+        # Or what is left would be flushed again at the end.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        raise DataError(f"standard output: {error.strerror}") from None
+
+
+def _is_kept(file: Path | None, output: Path | None) -> bool:
+    """Whether what is done outlives a kill: the text can be read again, the output go on."""
+    return _is_file(file) and output is not None and (output.is_file() or not output.exists())
+
+
+def _is_file(path: Path | None) -> bool:
+    return path is not None and path.is_file()
 
 
 def _shown(
-    translations: Iterable[Translation], console: Console, output: Path | None
-) -> Iterator[Translation]:
-    """Count what passes on a terminal, where the translations themselves do not show."""
-    if not console.is_terminal or (output is None and sys.stdout and sys.stdout.isatty()):
-        yield from translations
-        return
-    columns = (TextColumn("translated"), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        for translation in translations:
-            progress.advance(task)
-            yield translation
+    console: Console, file: Path | None, output: Path | None, out: Part | _Plain
+) -> AbstractContextManager[Progress]:
+    """Show progress where the translations do not: they go into a file, or here is a terminal."""
+    stdout = sys.stdout if output is None else None
+    shown = stdout is None or (
+        not stdout.isatty()
+        if console.is_terminal
+        else stat.S_ISREG(os.fstat(stdout.fileno()).st_mode)
+    )
+    return progress(console, file, done=out.lines, shown=shown)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from transduce.decode.search import SearchOptions
-from transduce.decode.translator import BATCH_TOKENS, Translation, Translator
+from transduce.decode.translator import Translation, Translator
 from transduce.text.corpus import Line
 
 WINDOW = 2048
@@ -20,20 +20,21 @@ def translate_stream(
     lines: Iterable[Line | str],
     *,
     options: SearchOptions | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
     window: int = WINDOW,
-    pause: float = PAUSE,
-) -> Iterator[Translation]:
-    """Yield the translation of each line, in order; no line is lost, blank ones come back empty.
+    pause: float | None = PAUSE,
+) -> Iterator[list[Translation]]:
+    """Yield the translation of each line, in order and in windows; blank lines come back empty.
 
     Lines are read ahead in a thread. They are translated as soon as `window` of them are there, or
     as the first has waited `pause` seconds: behind a pipe nothing waits for the end of the input.
+    Where `pause` is None all windows but the last are full, whatever the time it takes to read.
     An error of `lines` is raised here, after the translations of the lines before it.
     """
     reader = _Reader(lines, window)
     try:
         while taken := reader.take(window, pause):
-            yield from translator.translate_lines(
+            yield translator.translate_lines(
                 [line.text for line in taken],
                 options or SearchOptions(),
                 numbers=[line.number for line in taken],
@@ -54,20 +55,20 @@ class _Reader:
         # A daemon: it may be waiting for a pipe that never closes.
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
 
-    def take(self, most: int, pause: float) -> list[Line]:
+    def take(self, most: int, pause: float | None) -> list[Line]:
         """Wait for a line, then up to `pause` seconds for more; none at the end of the input."""
         taken: list[Line] = []
-        deadline = float("inf")
+        deadline = None  # there is none before the first line
         while len(taken) < most and not self._end:
             try:
                 # What has arrived in the meantime is taken without waiting.
-                wait = max(0.0, deadline - time.monotonic()) if taken else None
+                wait = None if deadline is None else max(0.0, deadline - time.monotonic())
                 item = self._queue.get(timeout=wait)
             except queue.Empty:
                 break
             if isinstance(item, Line):
                 taken.append(item)
-                if len(taken) == 1:
+                if len(taken) == 1 and pause is not None:
                     deadline = time.monotonic() + pause
             else:
                 self._end.append(item)

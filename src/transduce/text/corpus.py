@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,15 +61,15 @@ def read_lines(path: Path | None) -> Iterator[str]:
             ) from None
 
 
-def read_lines_leniently(path: Path | None) -> Iterator[Line]:
+def read_lines_leniently(path: Path | None, *, skip: int = 0) -> Iterator[Line]:
     """Yield every record of a file, `None` being standard input; what is not UTF-8 becomes U+FFFD.
 
-    Each such line is logged as a warning that names it.
+    Each such line is logged as a warning that names it. The first `skip` lines are left out.
 
     Raises:
         DataError: the file cannot be read.
     """
-    for number, record in enumerate(_records(path), start=1):
+    for number, record in islice(enumerate(_records(path), start=1), skip, None):
         try:
             yield Line(number, record.decode("utf-8"))
         except UnicodeDecodeError:

@@ -92,7 +92,7 @@ class Monitor:
             tokens_per_second=round(rate),
         )
         if not self._console.is_terminal:
-            left = _duration((self._max_steps - step) * self._seconds_a_step(step))
+            left = duration((self._max_steps - step) * self._seconds_a_step(step))
             self.say(f"step {step:,}/{self._max_steps:,}  {numbers}  {left} left")
         self._window = _Window()
 
@@ -203,7 +203,8 @@ def _cut(path: Path, step: int) -> None:
     write_whole(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Write a time as h:mm:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
