@@ -118,10 +118,11 @@ def learner(path: str, settings: dict, vocab_size: int) -> Callable[..., bytes]:
 
     def learn(sides: Sequence[int], blocks: Iterable[Rows]) -> bytes:
         with open(path, "rb") as file:
-            rows = ([read_rows(file, block)[side] for side in sides] for block in blocks)
-            texts = (
-                text for block in rows for text in chain.from_iterable(zip(*block, strict=True))
+            pairs = chain.from_iterable(
+                zip(*(read_rows(file, rows)[side] for side in sides), strict=True)
+                for rows in blocks
             )
+            texts = chain.from_iterable(pairs)
             config = validate(TokenizerConfig, settings)
             return train_tokenizer(texts, config, vocab_size=vocab_size).model
 
@@ -145,11 +146,11 @@ def encoder(path: str, models: Sequence[bytes], settings: dict) -> Callable[...,
     tokenizers = [Tokenizer(model) for model in models]
     dtype = store.id_type(max(tokenizer.size for tokenizer in tokenizers))
     config = validate(DataConfig, settings)
-    file = open(path, "rb")  # noqa: SIM115 - as long as the function
 
     def encode(rows: Rows) -> tuple[bytes, bytes, int, int]:
-        texts = zip(tokenizers, read_rows(file, rows), strict=True)
-        sides = [tokenizer.encode_all(text, 1) for tokenizer, text in texts]
+        with open(path, "rb") as file:
+            texts = read_rows(file, rows)
+        sides = [t.encode_all(side, 1) for t, side in zip(tokenizers, texts, strict=True)]
         lengths = np.array([list(map(len, side)) for side in sides], np.int32).T
         too_long, bad_ratio = unfit(lengths, config)
         fit = ~(too_long | bad_ratio)

@@ -226,8 +226,9 @@ def judge(
 
 def _seen_before(digests: UInt64[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
     order = np.argsort(digests, kind="stable")  # equal ones stay in the order of the text
+    ordered = digests[order]
     repeated = np.zeros(len(digests), np.bool_)
-    repeated[order[1:]] = digests[order[1:]] == digests[order[:-1]]
+    repeated[order[1:]] = ordered[1:] == ordered[:-1]
     return repeated
 
 
@@ -240,20 +241,23 @@ def unfit(
     return too_long, ~too_long & (longer > config.max_ratio * lengths.min(axis=1))
 
 
-def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, list[bytes]]]:
+def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, tuple[bytes, ...]]]:
     """Yield so many raw records of each file, joined by LF, and the share that is read by then.
 
     Raises:
         DataError: something is wrong with the files; `read_pairs` and `read_tsv` say where.
     """
-    size = max(1, sum(path.stat().st_size for path in paths))
     with ExitStack() as stack:
-        files = [stack.enter_context(path.open("rb")) for path in paths]
+        try:
+            size = max(1, sum(path.stat().st_size for path in paths))
+            files = [stack.enter_context(path.open("rb")) for path in paths]
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
         records = [_records(path, file) for path, file in zip(paths, files, strict=True)]
         while any(blocks := [list(islice(each, lines)) for each in records]):
             if len({len(block) for block in blocks}) > 1:
                 raise DataError("unequal numbers of lines")
-            yield sum(file.tell() for file in files) / size, [b"\n".join(b) for b in blocks]
+            yield sum(file.tell() for file in files) / size, tuple(map(b"\n".join, blocks))
 
 
 def _records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[bytes]:
@@ -264,12 +268,13 @@ def _records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[byte
     try:
         if path is None:
             yield from _split(_standard_input())
+        elif opened is None:
+            with path.open("rb") as file:
+                yield from _records(path, file)
         elif path.suffix == ".gz" or _is_gzip(path):
-            with gzip.open(opened or path, "rb") as file:
-                yield from _split(file)
+            yield from _split(gzip.GzipFile(fileobj=opened))
         else:
-            with opened or path.open("rb") as file:
-                yield from _split(file)
+            yield from _split(opened)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{_name(path)}: cannot be read ({reason})") from None

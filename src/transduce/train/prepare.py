@@ -155,7 +155,7 @@ def _make(
     examples, empty = _read_validation(config)
     report = Report()
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}
-    text = _Text(config, folder / "kept", processes)
+    text = Text(config, folder / "kept", processes)
     with Stage(console, "reading the text") as stage:
         text.read(known, lines, report, stage)
     if not text.count:
@@ -200,7 +200,7 @@ def _for_people(
     return lines
 
 
-class _Text:
+class Text:
     """The training text on its way: read into a spool, judged, and encoded from there."""
 
     def __init__(self, config: TrainConfig, spool: Path, processes: int) -> None:
@@ -222,13 +222,13 @@ class _Text:
         """
         digests, flags, characters = bytearray(), bytearray(), np.zeros(0x110000, np.bool_)
 
+        data = self._config.data
+        validation = np.array(sorted(known), np.uint64).tobytes()
+
         def blocks() -> Iterator[Read]:
-            data = self._config.data
-            setup = (np.array(sorted(known), np.uint64).tobytes(), data.drop_leaked)
+            setup = (validation, data.drop_leaked, data.drop_equal)
             requests = stage.watch(read_blocks(_training_files(self._config), lines))
-            for values in spread(
-                reader, (*setup, data.drop_equal), requests, processes=self._processes
-            ):
+            for values in spread(reader, setup, requests, processes=self._processes):
                 if values is None:
                     raise DataError("the text has changed while it was read; start again")
                 block = Read(*values)
@@ -249,9 +249,7 @@ class _Text:
         self.characters = int(np.count_nonzero(characters))
         self._digests = np.frombuffer(digests, np.uint64)
         found = np.frombuffer(flags, np.uint8)
-        self.kept = judge(
-            self._digests, found & LEAKED > 0, found & EQUAL > 0, self._config.data, report
-        )
+        self.kept = judge(self._digests, found & LEAKED > 0, found & EQUAL > 0, data, report)
         self.count = int(np.count_nonzero(self.kept))
 
     def hold_out(self) -> list[Example]:
@@ -264,10 +262,9 @@ class _Text:
         held_out = self.kept & (self._digests <= held_out_to)
         self.kept &= ~held_out
         with self.spool.path.open("rb") as file:
-            rows = [
-                zip(*read_rows(file, block), strict=True) for block in self.spool.rows(held_out)
-            ]
-        return [Example(s, (t,)) for s, t in dict.fromkeys(chain.from_iterable(rows))]
+            blocks = [read_rows(file, rows) for rows in self.spool.rows(held_out)]
+        pairs = chain.from_iterable(zip(*sides, strict=True) for sides in blocks)
+        return [Example(source, (target,)) for source, target in dict.fromkeys(pairs)]
 
     def to_learn_subwords(self) -> Bool[np.ndarray, " n"]:
         """Which rows the tokenizer sees: those with the largest digests, where it cannot be all."""
@@ -333,7 +330,7 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
 
 
 def _train_tokenizers(
-    config: TrainConfig, text: _Text, folder: Path, console: Console
+    config: TrainConfig, text: Text, folder: Path, console: Console
 ) -> tuple[Tokenizer, Tokenizer]:
     count = int(np.count_nonzero(text.kept))
     size = choose_vocab_size(config, pairs=text.count, characters=text.characters)
