@@ -1,8 +1,10 @@
 """Text is prepared by blocks and in processes as if it were done a pair at a time in one."""
 
 import gzip
+import io
 import random
 import re
+import time
 from pathlib import Path
 
 import plain
@@ -16,6 +18,7 @@ from transduce.data.blocks import read_rows
 from transduce.errors import DataError
 from transduce.progress import Stage
 from transduce.text.corpus import DataConfig, Pair, Report, digest
+from transduce.train import prepare as prepare_module
 from transduce.train.config import TrainConfig
 from transduce.train.prepare import Text, prepare
 
@@ -272,3 +275,93 @@ def test_the_cases_of_public_bug_reports(tmp_path, lines):
     pairs, report = of("R06.train")
     assert (report.kept, counts(report.dropped)) == (35, {"empty": 5})
     assert all(len({re.search(r"\d{4}", side)[0] for side in pair}) == 1 for pair in pairs)
+
+
+def chosen(tmp_path, pairs, most, monkeypatch):
+    monkeypatch.setattr(prepare_module, "LEARNT_FROM", most)
+    text, _ = read(tmp_path, TrainConfig(**write(tmp_path, pairs)))
+    return rows(text, text.to_learn_subwords())
+
+
+@pytest.mark.parametrize("most", [1, 2, 50, 99, 100, 101])
+def test_subwords_are_learnt_from_at_most_so_many_pairs_chosen_by_digest(
+    tmp_path, monkeypatch, most
+):
+    pairs = [Pair(f"{n}", f"{n}.") for n in range(100)]
+    found = chosen(tmp_path, pairs, most, monkeypatch)
+    largest = sorted(pairs, key=digest)[-most:]
+    assert found == [pair for pair in pairs if pair in largest]
+    random.Random(1).shuffle(pairs)
+    assert set(chosen(tmp_path, pairs, most, monkeypatch)) == set(found)
+
+
+def test_copies_of_a_pair_are_no_way_around_that_limit(tmp_path, monkeypatch):
+    pairs = [Pair("a", "b")] * 30 + [Pair("c", "d")]
+    assert len(chosen(tmp_path, pairs, 10, monkeypatch)) == 10
+
+
+def test_what_is_learnt_from_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_module, "LEARNT_FROM", 500)
+    screen = io.StringIO()
+    files = {name: str(path) for name, path in write(tmp_path, mixture()).items()}
+    config = validate(TrainConfig, files | {"tokenizer": {"vocab_size": 320}})
+    prepare(config, tmp_path / "data", {}, Console(file=screen, width=200), lines=100)
+    assert "subwords are learnt from 500 of the 764 pairs" in screen.getvalue()
+
+
+@pytest.mark.parametrize("copies", [1, 200])
+def test_something_is_held_out_and_something_left(tmp_path, copies):
+    least, most = sorted([Pair("a", "b"), Pair("c", "d")], key=digest)
+    for pairs in ([least] * copies + [most], [least] + [most] * copies):
+        text, _ = read(tmp_path, TrainConfig(**write(tmp_path, pairs)))
+        assert text.hold_out() == [(least.source, (least.target,))]
+        assert set(rows(text, text.kept)) == {most}
+
+
+def test_one_pair_is_too_few_to_hold_out(tmp_path):
+    text, _ = read(tmp_path, TrainConfig(**write(tmp_path, [Pair("a", "b")] * 3)))
+    with pytest.raises(DataError, match="too few different pairs to learn from and validate, of 3"):
+        text.hold_out()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def staged(clock, seconds, **console):
+    """What is shown of a stage of ten parts that each take so long."""
+    screen = io.StringIO()
+    with Stage(Console(file=screen, width=100, **console), "reading") as stage:
+        for part in stage.watch((n / 10, n) for n in range(1, 11)):
+            clock[0] += seconds
+            stage.advance(1000 * bool(part))
+    return screen.getvalue()
+
+
+def test_a_long_stage_tells_how_far_it_is_every_ten_seconds(clock):
+    told = staged(clock, 4.0).splitlines()
+    assert told == [
+        "  reading: 3,000 pairs, 250/s, 0:00:28 left",
+        "  reading: 6,000 pairs, 250/s, 0:00:16 left",
+        "  reading: 9,000 pairs, 250/s, 0:00:04 left",
+        "  reading: 10,000 pairs, 250/s, took 0:00:40",
+    ]
+
+
+def test_a_short_or_silent_stage_tells_nothing(clock):
+    assert staged(clock, 0.1) == ""
+    assert staged(clock, 4.0, quiet=True) == ""
+
+
+def test_a_bar_moves_on_a_terminal():
+    screen = io.StringIO()
+    console = Console(file=screen, width=100, force_terminal=True)
+    with Stage(console, "reading") as stage:
+        for _ in stage.watch([(0.5, None)]):
+            stage.advance(1234)
+            stage._bar.refresh()
+    assert "reading: 1,234 pairs" in screen.getvalue()
+    assert "━" in screen.getvalue()
