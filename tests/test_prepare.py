@@ -158,17 +158,24 @@ FAULTY = st.lists(
 )
 
 
-@given(FAULTY, FAULTY, st.integers(1, 5), st.booleans())
-@example([b"a"] * 3, [b"a"] * 4, 3, False)
-@example([b"a"] * 4, [b"a"] * 3 + [b"\xff"], 3, False)
-@example([b"a"] * 3, [b"a"] * 6 + [b"\xff"], 3, False)
-def test_faults_are_told_as_by_the_plain_readers(tmp_path_factory, source, target, lines, last):
+TABLE = st.lists(
+    st.sampled_from([*[b"a\tb"] * 4, b"\tb\r", b"a\tb\tc", b"a", b"\xff\tb"]), max_size=9
+)
+
+
+@given(FAULTY, FAULTY, TABLE, st.integers(1, 5), st.booleans())
+@example([b"a"] * 3, [b"a"] * 4, [b"a\tb\tc"], 3, False)
+@example([b"a"] * 4, [b"a"] * 3 + [b"\xff"], [b"a\tb", b"a\tb\tc"], 3, False)
+@example([b"a"] * 3, [b"a"] * 6 + [b"\xff"], [b"a\tb\tc", b"a"], 3, False)
+def test_faults_are_told_as_by_the_plain_readers(
+    tmp_path_factory, source, target, table, lines, last
+):
     folder = tmp_path_factory.mktemp("text")
     ends = b"\n" if last else b""
     paths = {name: folder / name for name in ("source", "target", "tsv")}
     paths["source"].write_bytes(b"\n".join(source) + ends)
     paths["target"].write_bytes(b"\n".join(target) + ends)
-    paths["tsv"].write_bytes(b"\n".join([*source, *[b"a\tb"] * 4, *target]) + ends)
+    paths["tsv"].write_bytes(b"\n".join(table) + ends)
     for names in (["source", "target"], ["tsv"]):
         config = TrainConfig(**{name: paths[name] for name in names})
         expected = error_of(lambda config=config: list(plain.read(config)))

@@ -129,6 +129,25 @@ for _ in spread(labour.sleeper, (), [{request}] * 2, processes=2):
     wait_until(lambda: not any(map(running, workers)), seconds=5)
 
 
+def test_ctrl_c_is_for_the_parent_alone():
+    script = f"""
+import signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+signal.signal(signal.SIGINT, lambda *_: None)  # it goes on
+import labour
+from transduce.workers import spread
+for answer in spread(labour.doubler, (0.5,), ((n,) for n in range(6)), processes=2):
+    print(answer, flush=True)
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    first = parent.stdout.readline()
+    os.killpg(parent.pid, signal.SIGINT)  # as a terminal does
+    rest, _ = parent.communicate(timeout=60)
+    assert (first + rest).split() == ["0", "2", "4", "6", "8", "10"]
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """So much text that processes are started for it."""
@@ -140,7 +159,10 @@ def text(tmp_path_factory):
 def start(text, out):
     command = [sys.executable, "-m", "transduce", "train", "--tsv", str(text), "--out", str(out)]
     process = subprocess.Popen(
-        [*command, "--threads", "2", *SMALL_OPTIONS], stderr=subprocess.PIPE, text=True
+        [*command, "--threads", "2", *SMALL_OPTIONS],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     wait_until(lambda: len(children(process.pid)) == 2)
     return process
@@ -150,7 +172,7 @@ def start(text, out):
 def test_asked_to_stop_while_text_is_read_nothing_stays(text, tmp_path, number):
     process = start(text, tmp_path / "run")
     workers = children(process.pid)
-    process.send_signal(number)
+    os.killpg(process.pid, number)  # as a terminal does with Ctrl-C
     _, told = process.communicate(timeout=30)
     assert process.returncode == 75
     assert "Traceback" not in told
