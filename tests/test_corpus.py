@@ -5,6 +5,7 @@ import io
 import logging
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,14 +17,14 @@ from transduce.text.corpus import (
     Line,
     Pair,
     Report,
+    count_lines,
     digest,
-    filter_lengths,
-    filter_text,
     read_lines,
     read_lines_leniently,
     read_pairs,
     read_references,
     read_tsv,
+    unfit,
 )
 
 BOM = b"\xef\xbb\xbf"
@@ -37,13 +38,6 @@ def file(tmp_path):
         return path
 
     return write
-
-
-def filtered(pairs, config=None, validation=()):
-    report = Report()
-    config = config or DataConfig()
-    kept = list(filter_text(pairs, config, report=report, validation=set(validation)))
-    return kept, report
 
 
 def counts(numbers):
@@ -184,57 +178,6 @@ def test_a_validation_table_has_references(file):
         list(read_references(file("s\tr\ns\tr\tq\n")))
 
 
-def test_a_pair_with_an_empty_side_is_dropped_whole_and_counted():
-    blanks = ["", " ", "\t", "\u00a0", "\u3000 \u2003", "\u2028", "\u2581"]
-    pairs = [Pair(f"{n}", f"{n}.") for n in range(20)]
-    for n, blank in enumerate(blanks):
-        pairs[2 * n] = Pair(blank, "x") if n % 2 else Pair("x", blank)
-    kept, report = filtered(pairs)
-    assert (report.read, report.kept) == (20, 20 - len(blanks))
-    assert counts(report.dropped) == {"empty": len(blanks)}
-    assert all(pair.target == pair.source + "." for pair in kept)
-
-
-def test_equal_sides_are_noticed_or_dropped():
-    pairs = [Pair("a", "a"), Pair("caf\u00e9", "cafe\u0301"), Pair("a", "b")]
-    kept, report = filtered(pairs)
-    assert kept == [Pair("a", "a"), Pair("caf\u00e9", "caf\u00e9"), Pair("a", "b")]
-    assert (counts(report.noticed), counts(report.dropped)) == ({"equal": 2}, {})
-    kept, report = filtered(pairs, DataConfig(drop_equal=True))
-    assert kept == [Pair("a", "b")]
-    assert (counts(report.noticed), counts(report.dropped)) == ({}, {"equal": 2})
-
-
-def test_duplicates_are_noticed_or_dropped():
-    pairs = [Pair("a", "b"), Pair("a", "b"), Pair("a", "c"), Pair("a", "b"), Pair("b", "a")]
-    kept, report = filtered(pairs)
-    assert kept == pairs
-    assert counts(report.noticed) == {"duplicates": 2}
-    kept, report = filtered(pairs, DataConfig(drop_duplicates=True))
-    assert kept == [Pair("a", "b"), Pair("a", "c"), Pair("b", "a")]
-    assert counts(report.dropped) == {"duplicates": 2}
-
-
-def test_leaked_pairs_are_dropped_or_noticed():
-    pairs = [Pair("a", "b"), Pair("a", "c"), Pair("x\u2028y", "z")]
-    validation = [digest(Pair("a", "b")), digest(Pair("x y", "z"))]
-    kept, report = filtered(pairs, validation=validation)
-    assert kept == [Pair("a", "c")]
-    assert counts(report.dropped) == {"leaked": 2}
-    kept, report = filtered(pairs, DataConfig(drop_leaked=False), validation)
-    assert kept == [Pair("a", "b"), Pair("a", "c"), Pair("x y", "z")]
-    assert counts(report.noticed) == {"leaked": 2}
-
-
-def test_a_dropped_pair_counts_once():
-    twice = [Pair("a", "a"), Pair("a", "a"), Pair("b", "b")]
-    config = DataConfig(drop_equal=True, drop_duplicates=True)
-    kept, report = filtered(twice, config, [digest(Pair("b", "b"))])
-    assert kept == []
-    assert counts(report.dropped) == {"leaked": 1, "duplicates": 1, "equal": 1}
-    assert report.kept == 0
-
-
 @given(st.text(), st.text(), st.text(), st.text())
 def test_a_digest_tells_pairs_apart(a, b, c, d):
     assert (digest(Pair(a, b)) == digest(Pair(c, d))) == (
@@ -248,25 +191,16 @@ def test_a_digest_knows_where_the_source_ends():
     assert 0 <= digest(Pair("a", "b")) < 2**64
 
 
-def test_long_and_uneven_pairs_are_dropped_whole_and_counted():
-    report = Report(read=6)
-    rows = {"edge": ([1] * 10, [1] * 10), "even": ([1] * 9, [1]), "too long": ([1] * 11, [1] * 10)}
-    rows |= {"too long too": ([1] * 3, [1] * 11), "uneven": ([1], [1] * 10), "none": ([], [1])}
-    kept = filter_lengths(rows.values(), DataConfig(max_length=10, max_ratio=9.0), report=report)
-    assert list(kept) == [rows["edge"], rows["even"]]
-    assert counts(report.dropped) == {"too_long": 2, "bad_ratio": 2}
-    assert report.kept == 2
-
-
-def test_filters_stream():
-    def endless():
-        while True:
-            yield Pair("a", "b")
-
-    report = Report()
-    pairs = filter_text(endless(), DataConfig(), report=report, validation=())
-    assert [next(pairs) for _ in range(3)] == [Pair("a", "b")] * 3
-    assert report.read == 3
+def test_long_and_uneven_pairs_are_told_apart():
+    rows = {"edge": (10, 10), "even": (9, 1), "too long": (11, 10), "too long too": (3, 11)}
+    rows |= {"uneven": (1, 10), "none": (0, 1), "both": (1, 11), "nothing": (0, 0)}
+    lengths = np.array(list(rows.values()), np.int32)
+    found = unfit(lengths, DataConfig(max_length=10, max_ratio=9.0))
+    too_long, bad_ratio = (
+        [name for name, is_ in zip(rows, each, strict=True) if is_] for each in found
+    )
+    assert too_long == ["too long", "too long too", "both"]
+    assert bad_ratio == ["uneven", "none"]
 
 
 def test_the_report_says_how_many_and_why():
@@ -288,3 +222,14 @@ def test_the_report_says_how_many_and_why():
 def test_limits_that_let_nothing_pass_are_refused(setting):
     with pytest.raises(SettingsError, match=next(iter(setting))):
         validate(DataConfig, setting)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"\n\nb", 3), (b"x\r\n" * 70_000, 70_000)],
+)
+def test_lines_are_counted(tmp_path: Path, text: bytes, count: int):
+    (tmp_path / "plain").write_bytes(text)
+    (tmp_path / "zipped").write_bytes(gzip.compress(text))
+    assert count_lines(tmp_path / "plain") == count
+    assert count_lines(tmp_path / "zipped") == count

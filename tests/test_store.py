@@ -5,11 +5,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.data.store import Store, write
+from transduce.data import store
+from transduce.data.store import Store
 from transduce.errors import DataError
 
 IDS = st.lists(st.integers(0, 70_000), min_size=1, max_size=6)
 PAIRS = [([4, 5, 6], [7]), ([], [8, 9]), ([65_535], [])]
+
+
+def write(folder, pairs, *, vocab_size):
+    """Write pairs, a few at a time, as their bytes."""
+    size = "<u2" if vocab_size <= 65_536 else "<u4"
+    blocks = (
+        (
+            b"".join(np.array(side, size).tobytes() for pair in block for side in pair),
+            np.array([[len(side) for side in pair] for pair in block], "<i4").tobytes(),
+        )
+        for block in (pairs[start : start + 2] for start in range(0, len(pairs), 2))
+    )
+    return store.write(folder, blocks, vocab_size=vocab_size)
 
 
 def read(opened):
@@ -19,7 +33,7 @@ def read(opened):
 @given(st.lists(st.tuples(IDS, IDS), min_size=1))
 def test_what_is_written_is_read(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("run") / "data" / "train"
-    written = write(folder, iter(pairs), vocab_size=80_000)
+    written = write(folder, pairs, vocab_size=80_000)
     for opened in (written, Store.open(folder)):
         assert read(opened) == pairs
         assert opened.lengths.tolist() == [[len(source), len(target)] for source, target in pairs]

@@ -18,6 +18,7 @@ from transduce.text.tokenizer import (
     Tokenizer,
     TokenizerConfig,
     normalize,
+    normalize_lines,
     train_tokenizer,
 )
 
@@ -58,6 +59,17 @@ def tokenizer(request):
 @given(TEXT)
 def test_the_normal_form_is_idempotent(text):
     assert normalize(normalize(text)) == normalize(text)
+
+
+LINES = st.lists(st.text(st.sampled_from("ae\u0301\u0323\u1100\u1161\t \r\x85\u2028\u2581\ufeff")))
+
+
+@given(LINES)
+def test_lines_are_normalised_one_by_one_or_all_at_once(lines):
+    # What may compose with what went before must not do so over the end of a line, or a tab.
+    normal = [normalize(line) for line in lines]
+    assert normalize_lines("\n".join(lines)) == "\n".join(normal)
+    assert normalize_lines("\t".join(lines)) == "\t".join(normal)
 
 
 @given(TEXT)

@@ -13,7 +13,7 @@ from transduce.cli.evaluate import evaluate, score
 from transduce.cli.train import demo, train
 from transduce.cli.translate import translate
 from transduce.errors import Stopped, TransduceError
-from transduce.train.monitor import say
+from transduce.progress import say
 
 app = typer.Typer(
     rich_markup_mode=None,

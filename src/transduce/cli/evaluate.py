@@ -33,8 +33,8 @@ from transduce.evaluate import (
     tokenised_lines,
 )
 from transduce.evaluate import evaluate as evaluate_systems
+from transduce.progress import say
 from transduce.text.corpus import read_lines, read_references
-from transduce.train.monitor import say
 
 log = logging.getLogger(__name__)
 

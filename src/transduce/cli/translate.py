@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO, cast
 
@@ -14,7 +14,6 @@ import typer
 from rich.console import Console
 
 from transduce import bundle, config
-from transduce.cli.progress import Progress, progress
 from transduce.decode.resume import Part, describe, unfinished
 from transduce.decode.search import SearchOptions
 from transduce.decode.stream import PAUSE, WINDOW, translate_stream
@@ -22,7 +21,8 @@ from transduce.decode.translator import Translation, Translator
 from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, SettingsError
 from transduce.files import whole_file
-from transduce.text.corpus import read_lines_leniently
+from transduce.progress import Stage
+from transduce.text.corpus import count_lines, read_lines_leniently
 
 
 def translate(  # noqa: PLR0913 - one parameter an option
@@ -94,7 +94,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
 
     with (
         _records(output, about, resume=resume) as out,
-        _shown(context.obj, file, output, out) as shown,
+        _shown(context.obj, file, output, out.lines) as shown,
     ):
         for window in translate_stream(
             translator,
@@ -107,7 +107,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
             out.add(
                 "".join(_as_record(*one, format_, options.n_best) for one in numbered), len(window)
             )
-            shown.add(len(window))
+            shown.advance(len(window))
 
 
 def _as_record(number: int, found: Translation, format_: str, n_best: int) -> str:
@@ -190,14 +190,14 @@ def _is_file(path: Path | None) -> bool:
     return path is not None and path.is_file()
 
 
-def _shown(
-    console: Console, file: Path | None, output: Path | None, out: Part | _Plain
-) -> AbstractContextManager[Progress]:
+def _shown(console: Console, file: Path | None, output: Path | None, done: int) -> Stage:
     """Show progress where the translations do not: they go into a file, or here is a terminal."""
     stdout = sys.stdout if output is None else None
     shown = stdout is None or (
         not stdout.isatty()
         if console.is_terminal
-        else stat.S_ISREG(os.fstat(stdout.fileno()).st_mode)
+        else stat.S_ISREG(os.fstat(stdout.fileno()).st_mode) and not os.path.sameopenfile(1, 2)
     )
-    return progress(console, file, done=out.lines, shown=shown)
+    total = count_lines(cast(Path, file)) if shown and _is_file(file) else None
+    console = console if shown else Console(quiet=True)
+    return Stage(console, "translating", "lines", total=total, done=done)

@@ -8,8 +8,7 @@ Shapes: n pairs.
 """
 
 import json
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import index
 from pathlib import Path
 from tokenize import TokenError
@@ -78,24 +77,28 @@ class Store:
         return self._ids[start:middle].tolist(), self._ids[middle:end].tolist()
 
 
-def write(
-    folder: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, vocab_size: int
-) -> Store:
-    """Write pairs of ids below `vocab_size` into a new folder, and open it.
+def id_type(vocab_size: int) -> str:
+    """The type that ids of such a vocabulary have on disk."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
+
+
+def write(folder: Path, blocks: Iterable[tuple[bytes, bytes]], *, vocab_size: int) -> Store:
+    """Write blocks of ids and lengths as bytes into a new folder, one after another, and open it.
 
     Raises:
         DataError: there are no pairs.
     """
-    kind, dtype = ("H", "uint16") if vocab_size <= 2**16 else ("I", "uint32")
-    lengths = array("i")
+    lengths = bytearray()
     folder.mkdir(parents=True)
     with (folder / "ids.bin").open("wb") as file:
-        for source, target in pairs:
-            array(kind, [*source, *target]).tofile(file)
-            lengths.extend((len(source), len(target)))
+        for ids, sizes in blocks:
+            file.write(ids)
+            lengths += sizes
     if not lengths:
         raise DataError(f"{folder}: there are no pairs to store")
-    np.save(folder / "lengths.npy", np.array(lengths, dtype=np.int32).reshape(-1, 2))
-    meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(lengths) // 2}
+    array = np.frombuffer(lengths, np.int32).reshape(-1, 2)
+    np.save(folder / "lengths.npy", array)
+    dtype = {"<u2": "uint16", "<u4": "uint32"}[id_type(vocab_size)]
+    meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(array)}
     (folder / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
     return Store.open(folder)

@@ -1,8 +1,8 @@
-"""Reads parallel text line by line, says where a file is wrong, and filters pairs while counting.
+"""Reads parallel text line by line, says where a file is wrong, and judges pairs while counting.
 
 A record ends at LF (CRLF is read as LF) and nowhere else, in every reader of this package. Files
-whose name ends in `.gz` are decompressed. Everything streams: the filters keep eight bytes a pair,
-no text.
+whose name ends in `.gz` are decompressed. Everything streams: the filters know eight bytes of a
+pair, no text.
 """
 
 import gzip
@@ -11,12 +11,15 @@ import io
 import logging
 import sys
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
+from jaxtyping import Bool, Int32, UInt64
 from pydantic import Field
 
 from transduce.config import Settings
@@ -25,7 +28,6 @@ from transduce.text.tokenizer import normalize
 
 log = logging.getLogger(__name__)
 
-Ids = Sequence[int]
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -77,6 +79,15 @@ def read_lines_leniently(path: Path | None, *, skip: int = 0) -> Iterator[Line]:
                 "%s, line %d: not UTF-8; the bad bytes are read as U+FFFD", _name(path), number
             )
             yield Line(number, record.decode("utf-8", errors="replace"))
+
+
+def count_lines(path: Path) -> int:
+    """Count the records of a file.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return sum(1 for _ in _records(path))
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -187,69 +198,92 @@ class Report:
         return {"kept": self.kept, **asdict(self)}
 
 
-def digest(pair: Pair) -> int:
-    """Eight bytes that stand for the pair's normal form: equal pairs have equal digests."""
+def key(source: str, target: str) -> bytes:
+    """Eight bytes that stand for a pair in normal form."""
     # The normal form holds no LF, so the two sides cannot run into each other.
-    text = f"{normalize(pair.source)}\n{normalize(pair.target)}"
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest())
+    return hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
 
 
-def filter_text(
-    pairs: Iterable[Pair], config: DataConfig, *, report: Report, validation: Collection[int]
-) -> Iterator[Pair]:
-    """Yield the pairs that are worth encoding, in normal form, and count the others in `report`.
+def digest(pair: Pair) -> int:
+    """The `key` of a pair's normal form as a number: equal pairs have equal digests."""
+    return int.from_bytes(key(normalize(pair.source), normalize(pair.target)))
 
-    White space only is empty. `validation` holds the `digest` of each validation pair.
-    """
-    seen: set[int] = set()
-    for raw in pairs:
-        report.read += 1
-        pair = Pair(normalize(raw.source), normalize(raw.target))
-        if not pair.source.strip() or not pair.target.strip():
-            report.dropped["empty"] += 1
-            continue
-        key = digest(pair)
-        found = {
-            "leaked": (key in validation, config.drop_leaked),
-            "duplicates": (key in seen, config.drop_duplicates),
-            "equal": (pair.source == pair.target, config.drop_equal),
-        }
-        seen.add(key)
-        reasons = [reason for reason, (holds, _) in found.items() if holds]
-        fatal = [reason for reason in reasons if found[reason][1]]
+
+def judge(
+    digests: UInt64[np.ndarray, " n"],
+    leaked: Bool[np.ndarray, " n"],
+    equal: Bool[np.ndarray, " n"],
+    config: DataConfig,
+    report: Report,
+) -> Bool[np.ndarray, " n"]:
+    """Decide which pairs with text on both sides are worth encoding, and count the others."""
+    found = {
+        "leaked": (leaked, config.drop_leaked),
+        "duplicates": (_seen_before(digests), config.drop_duplicates),
+        "equal": (equal, config.drop_equal),
+    }
+    kept = np.ones(len(digests), np.bool_)
+    for reason, (holds, fatal) in found.items():
         if fatal:
-            report.dropped[fatal[0]] += 1
-            continue
-        for reason in reasons:
-            report.noticed[reason] += 1
-        yield pair
+            report.dropped[reason] += int(np.count_nonzero(kept & holds))
+            kept &= ~holds
+    for reason, (holds, fatal) in found.items():
+        if not fatal:
+            report.noticed[reason] += int(np.count_nonzero(kept & holds))
+    return kept
 
 
-def filter_lengths(
-    pairs: Iterable[tuple[Ids, Ids]], config: DataConfig, *, report: Report
-) -> Iterator[tuple[Ids, Ids]]:
-    """Yield the encoded pairs that are short and even enough, and count the others in `report`."""
-    for source, target in pairs:
-        shorter, longer = sorted((len(source), len(target)))
-        if longer > config.max_length:
-            report.dropped["too_long"] += 1
-        elif longer > config.max_ratio * shorter:
-            report.dropped["bad_ratio"] += 1
-        else:
-            yield source, target
+def _seen_before(digests: UInt64[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    order = np.argsort(digests, kind="stable")  # equal ones stay in the order of the text
+    ordered = digests[order]
+    repeated = np.zeros(len(digests), np.bool_)
+    repeated[order[1:]] = ordered[1:] == ordered[:-1]
+    return repeated
 
 
-def _records(path: Path | None) -> Iterator[bytes]:
-    """Yield a file's records as bytes, without line ends and without the file's byte order mark."""
+def unfit(
+    lengths: Int32[np.ndarray, "n 2"], config: DataConfig
+) -> tuple[Bool[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Return which pairs of so many pieces are too long, and which others too uneven."""
+    longer = lengths.max(axis=1)
+    too_long = longer > config.max_length
+    return too_long, ~too_long & (longer > config.max_ratio * lengths.min(axis=1))
+
+
+def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, tuple[bytes, ...]]]:
+    """Yield so many raw records of each file, joined by LF, and the share that is read by then.
+
+    Raises:
+        DataError: something is wrong with the files; `read_pairs` and `read_tsv` say where.
+    """
+    with ExitStack() as stack:
+        try:
+            size = max(1, sum(path.stat().st_size for path in paths))
+            files = [stack.enter_context(path.open("rb")) for path in paths]
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
+        records = [_records(path, file) for path, file in zip(paths, files, strict=True)]
+        while any(blocks := [list(islice(each, lines)) for each in records]):
+            if len({len(block) for block in blocks}) > 1:
+                raise DataError("unequal numbers of lines")
+            yield sum(file.tell() for file in files) / size, tuple(map(b"\n".join, blocks))
+
+
+def _records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[bytes]:
+    """Yield a file's records as bytes, without line ends and without the file's byte order mark.
+
+    `opened` is that file where the caller wants to know how far it is read.
+    """
     try:
         if path is None:
             yield from _split(_standard_input())
-        elif path.suffix == ".gz" or _is_gzip(path):
-            with gzip.open(path, "rb") as file:
-                yield from _split(file)
-        else:
+        elif opened is None:
             with path.open("rb") as file:
-                yield from _split(file)
+                yield from _records(path, file)
+        elif path.suffix == ".gz" or _is_gzip(path):
+            yield from _split(gzip.GzipFile(fileobj=opened))
+        else:
+            yield from _split(opened)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{_name(path)}: cannot be read ({reason})") from None

@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 _LARGEST = 1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
 
 # Whatever some reader takes for the end of a line, and U+2581, SentencePiece's sign for the space.
-_SPACES = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\u2581"
-_NORMAL = {ord(character): " " for character in _SPACES}
+_SPACES = re.compile("[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\u2581]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -38,7 +37,12 @@ def normalize(text: str) -> str:
     """
     if text.isascii() and text.isprintable():  # most lines, and nothing to do for them
         return text
-    return _SURROGATE.sub("\ufffd", unicodedata.normalize("NFC", text).translate(_NORMAL))
+    return _SURROGATE.sub("\ufffd", normalize_lines(text)).replace("\n", " ")
+
+
+def normalize_lines(text: str) -> str:
+    """Return the normal form of each line of a text that has been UTF-8; lines end at LF."""
+    return _SPACES.sub(" ", unicodedata.normalize("NFC", text))
 
 
 class TokenizerConfig(Settings):

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from transduce.evaluate import Score
 from transduce.files import write_whole
+from transduce.progress import duration, say
 from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
 from transduce.train.validate import Validation
@@ -151,12 +152,6 @@ class Monitor:
         )
 
 
-def say(console: Console, line: str) -> None:
-    """Print a line; that nobody can read it any more is no reason to stop a training."""
-    with suppress(OSError):
-        console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-
 class _Window:
     """Sums over the steps since the last record."""
 
@@ -201,10 +196,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _cut(path: Path, step: int) -> None:
     kept = [record for record in read_metrics(path) if record["step"] <= step]
     write_whole(path, "".join(json.dumps(record) + "\n" for record in kept))
-
-
-def duration(seconds: float) -> str:
-    """Write a time as h:mm:ss."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -3,39 +3,58 @@
 data/  tokenizer.model (or source.model, target.model)  train/ (the store)  valid.jsonl  report.json
 """
 
-import itertools
 import json
 import math
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool
+from rich.console import Console
 
 from transduce import bundle
 from transduce.data import store
+from transduce.data.blocks import (
+    EQUAL,
+    LEAKED,
+    Encoded,
+    Read,
+    Spool,
+    encoder,
+    learner,
+    read_rows,
+    reader,
+)
 from transduce.errors import DataError, RunError, TransduceError
 from transduce.files import sha256, whole_folder
+from transduce.progress import Stage, say
 from transduce.text.corpus import (
     Pair,
     Report,
     digest,
-    filter_lengths,
-    filter_text,
+    judge,
+    read_blocks,
     read_lines,
     read_pairs,
     read_references,
     read_tsv,
 )
-from transduce.text.tokenizer import Tokenizer, train_tokenizer
+from transduce.text.tokenizer import Tokenizer
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import choose_vocab_size
+from transduce.workers import spread
 
 _HELD_OUT_AT_MOST = 2_000
 _HELD_OUT_SHARE = 0.02
-_ENCODED_AT_ONCE = 10_000
+LEARNT_FROM = 1_000_000
+"""Pairs, at most, that the tokenizer sees: more would take memory and change little."""
+_SMALL = 4_000_000
+"""Bytes of text that are prepared before other processes would have started."""
+_PROCESSES = 8
+"""At most: this one cannot keep more at work."""
 
 
 class Example(NamedTuple):
@@ -77,17 +96,30 @@ def open_data(folder: Path) -> Data:
         raise RunError(f"{folder} is damaged ({error}); train in another --out") from None
 
 
-def prepare(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -> Data:
+def prepare(
+    config: TrainConfig,
+    folder: Path,
+    files: dict[str, dict[str, str]],
+    console: Console,
+    *,
+    processes: int | None = None,
+    lines: int = 4_000,
+) -> Data:
     """Make the data folder of a run, whole or not at all, in place of any that is there.
 
-    `files` are the `fingerprints` of the text, for the report.
+    `files` are the `fingerprints` of the text, for the report. The result does not depend on the
+    number of processes (None: as many as PyTorch has threads, and none for little text), nor on how
+    many lines each of them is given at once.
 
     Raises:
         DataError: files that cannot be used, or nothing left of them.
         TokenizerError: a vocabulary that the text cannot give.
     """
+    if processes is None:
+        size = sum(path.stat().st_size for path in _training_files(config) if path.is_file())
+        processes = min(torch.get_num_threads(), _PROCESSES) if size > _SMALL else 0
     with whole_folder(folder) as beside:
-        _make(config, beside, files)
+        _make(config, beside, files, console, processes, lines)
     return open_data(folder)
 
 
@@ -112,25 +144,34 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
 
-def _make(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -> None:
+def _make(
+    config: TrainConfig,
+    folder: Path,
+    files: dict[str, dict[str, str]],
+    console: Console,
+    processes: int,
+    lines: int,
+) -> None:
     examples, empty = _read_validation(config)
     report = Report()
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}
-    spool = _Spool(folder)
-    spool.write(filter_text(_read_training(config), config.data, report=report, validation=known))
-    if not spool.count:
+    text = Text(config, folder / "kept", processes)
+    with Stage(console, "reading the text") as stage:
+        text.read(known, lines, report, stage)
+    if not text.count:
         raise DataError("; ".join(["no pair is left to learn from", *report.lines()]))
     if not examples:
-        examples = spool.hold_out()
-    tokenizers = _train_tokenizers(config, spool, folder)
-    pairs = filter_lengths(_encode(spool, *tokenizers), config.data, report=report)
-    try:
-        written = store.write(
-            folder / "train", pairs, vocab_size=max(tokenizer.size for tokenizer in tokenizers)
-        )
-    except DataError:
-        raise DataError("; ".join(["no pair is left to learn from", *report.lines()])) from None
-    spool.remove()
+        examples = text.hold_out()
+    tokenizers = _train_tokenizers(config, text, folder, console)
+    with Stage(console, "encoding the text") as stage:
+        blocks = text.encode(tokenizers, report, stage)
+        try:
+            written = store.write(
+                folder / "train", blocks, vocab_size=max(tokenizer.size for tokenizer in tokenizers)
+            )
+        except DataError:
+            raise DataError("; ".join(["no pair is left to learn from", *report.lines()])) from None
+    text.spool.path.unlink()
     with (folder / "valid.jsonl").open("w", encoding="utf-8", newline="\n") as file:
         for example in examples:
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
@@ -144,8 +185,9 @@ def _make(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -
         "files": files,
         "lines": _for_people(report, examples, empty, held_out=not known),
     }
-    text = json.dumps(summary, indent=2, ensure_ascii=False)
-    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+    (folder / "report.json").write_text(
+        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def _for_people(
@@ -158,51 +200,106 @@ def _for_people(
     return lines
 
 
-class _Spool:
-    """The pairs that passed the filters of text, on disk: read once, used twice."""
+class Text:
+    """The training text on its way: read into a spool, judged, and encoded from there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.paths = (folder / "kept.source", folder / "kept.target")
-        self.characters: set[str] = set()
-        self._digests = array("Q")
-        self._held_out_to = -1
+    def __init__(self, config: TrainConfig, spool: Path, processes: int) -> None:
+        self.spool = Spool(spool)
+        self.characters = 0
+        """How many different ones there are in the pairs that are kept."""
+        self.count = 0
+        """How many pairs are kept, those that are held out among them."""
+        self.kept = np.zeros(0, np.bool_)
+        """Which pairs of the spool are to be learnt."""
+        self._config, self._processes = config, processes
+        self._digests = np.zeros(0, np.uint64)
 
-    def write(self, pairs: Iterable[Pair]) -> None:
-        with (
-            self.paths[0].open("w", encoding="utf-8", newline="\n") as source,
-            self.paths[1].open("w", encoding="utf-8", newline="\n") as target,
-        ):
-            for pair in pairs:
-                source.write(pair.source + "\n")
-                target.write(pair.target + "\n")
-                self._digests.append(digest(pair))
-                self.characters.update(pair.source, pair.target)
+    def read(self, known: set[int], lines: int, report: Report, stage: Stage) -> None:
+        """Read all of it into the spool, and decide what is kept; `known` are not to be learnt.
 
-    @property
-    def count(self) -> int:
-        """Pairs written, those that are held out among them."""
-        return len(self._digests)
+        Raises:
+            DataError: something is wrong with the files.
+        """
+        digests, flags, characters = bytearray(), bytearray(), np.zeros(0x110000, np.bool_)
+
+        data = self._config.data
+        validation = np.array(sorted(known), np.uint64).tobytes()
+
+        def blocks() -> Iterator[Read]:
+            setup = (validation, data.drop_leaked, data.drop_equal)
+            requests = stage.watch(read_blocks(_training_files(self._config), lines))
+            for values in spread(reader, setup, requests, processes=self._processes):
+                if values is None:
+                    raise DataError("the text has changed while it was read; start again")
+                block = Read(*values)
+                report.read += block.lines
+                report.dropped["empty"] += block.lines - len(block.flags)
+                characters[np.frombuffer(block.characters, np.uint32)] = True
+                digests.extend(block.digests)
+                flags.extend(block.flags)
+                stage.advance(block.lines)
+                yield block
+
+        try:
+            self.spool.write(blocks())
+        except DataError:
+            for _ in _read_training(self._config):
+                pass  # one pair after another, it is told what is wrong and where
+            raise
+        self.characters = int(np.count_nonzero(characters))
+        self._digests = np.frombuffer(digests, np.uint64)
+        found = np.frombuffer(flags, np.uint8)
+        self.kept = judge(self._digests, found & LEAKED > 0, found & EQUAL > 0, data, report)
+        self.count = int(np.count_nonzero(self.kept))
 
     def hold_out(self) -> list[Example]:
         """Set aside the pairs with the smallest digests, all copies of a pair together."""
-        if len(set(self._digests)) < 2:
+        digests = self._digests[self.kept]
+        if digests.min() == digests.max():
             raise DataError(f"too few different pairs to learn from and validate, of {self.count}")
         wanted = min(_HELD_OUT_AT_MOST, math.ceil(self.count * _HELD_OUT_SHARE))
-        self._held_out_to = sorted(self._digests)[wanted - 1]
-        held_out = {pair: None for pair, held in self._marked() if held}
-        return [Example(pair.source, (pair.target,)) for pair in held_out]
+        held_out_to = min(np.partition(digests, wanted - 1)[wanted - 1], digests.max() - 1)
+        held_out = self.kept & (self._digests <= held_out_to)
+        self.kept &= ~held_out
+        with self.spool.path.open("rb") as file:
+            blocks = [read_rows(file, rows) for rows in self.spool.rows(held_out)]
+        pairs = chain.from_iterable(zip(*sides, strict=True) for sides in blocks)
+        return [Example(source, (target,)) for source, target in dict.fromkeys(pairs)]
 
-    def pairs(self) -> Iterator[Pair]:
-        """The pairs to learn from."""
-        return (pair for pair, held in self._marked() if not held)
+    def to_learn_subwords(self) -> Bool[np.ndarray, " n"]:
+        """Which rows the tokenizer sees: those with the largest digests, where it cannot be all."""
+        chosen = self.kept
+        if np.count_nonzero(chosen) > LEARNT_FROM:
+            least = np.partition(self._digests[chosen], -LEARNT_FROM)[-LEARNT_FROM]
+            chosen = chosen & (self._digests >= least)
+            chosen &= np.cumsum(chosen) <= LEARNT_FROM  # copies of the last
+        return chosen
 
-    def _marked(self) -> Iterator[tuple[Pair, bool]]:
-        for pair, key in zip(read_pairs(*self.paths), self._digests, strict=True):
-            yield pair, key <= self._held_out_to
+    def encode(
+        self, tokenizers: tuple[Tokenizer, Tokenizer], report: Report, stage: Stage
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield ids and lengths of the pairs to learn from, as the store takes them."""
+        models = tuple(tokenizer.model for tokenizer in tokenizers)
+        setup = (str(self.spool.path), models, self._config.data.model_dump(mode="json"))
+        size = self.spool.path.stat().st_size
+        requests = stage.watch((block[0] / size, (block,)) for block in self.spool.rows(self.kept))
+        for values in spread(encoder, setup, requests, processes=self._processes):
+            block = Encoded(*values)
+            report.dropped["too_long"] += block.too_long
+            report.dropped["bad_ratio"] += block.bad_ratio
+            stage.advance(len(block.lengths) // 8 + block.too_long + block.bad_ratio)
+            yield block.ids, block.lengths
 
-    def remove(self) -> None:
-        for path in self.paths:
-            path.unlink()
+    def learn_subwords(self, sides: list[tuple[int, ...]], vocab_size: int) -> list[bytes]:
+        """Return a SentencePiece model of each group of sides."""
+        blocks = tuple(self.spool.rows(self.to_learn_subwords()))
+        setup = (str(self.spool.path), self._config.tokenizer.model_dump(mode="json"), vocab_size)
+        requests = [(group, blocks) for group in sides]
+        return list(spread(learner, setup, requests, processes=min(self._processes, len(requests))))
+
+
+def _training_files(config: TrainConfig) -> list[Path]:
+    return [path for path in (config.tsv, config.source, config.target) if path is not None]
 
 
 def _read_training(config: TrainConfig) -> Iterator[Pair]:
@@ -233,31 +330,16 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
 
 
 def _train_tokenizers(
-    config: TrainConfig, spool: _Spool, folder: Path
+    config: TrainConfig, text: Text, folder: Path, console: Console
 ) -> tuple[Tokenizer, Tokenizer]:
-    size = choose_vocab_size(config, pairs=spool.count, characters=len(spool.characters))
-    if config.tokenizer.shared:
-        texts = (text for pair in spool.pairs() for text in pair)
-        tokenizer = train_tokenizer(texts, config.tokenizer, vocab_size=size)
-        tokenizer.save(folder / "tokenizer.model")
-        return tokenizer, tokenizer
-    sides = []
-    for side, name in enumerate(("source.model", "target.model")):
-        texts = (pair[side] for pair in spool.pairs())
-        sides.append(train_tokenizer(texts, config.tokenizer, vocab_size=size))
-        sides[side].save(folder / name)
-    return sides[0], sides[1]
-
-
-def _encode(
-    spool: _Spool, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer
-) -> Iterator[tuple[list[int], list[int]]]:
-    pairs = spool.pairs()
-    threads = torch.get_num_threads()
-    while batch := list(itertools.islice(pairs, _ENCODED_AT_ONCE)):
-        sources, targets = zip(*batch, strict=True)
-        yield from zip(
-            source_tokenizer.encode_all(sources, threads),
-            target_tokenizer.encode_all(targets, threads),
-            strict=True,
-        )
+    count = int(np.count_nonzero(text.kept))
+    size = choose_vocab_size(config, pairs=text.count, characters=text.characters)
+    groups: list[tuple[int, ...]] = [(0, 1)] if config.tokenizer.shared else [(0,), (1,)]
+    names = ["tokenizer.model"] if config.tokenizer.shared else ["source.model", "target.model"]
+    if count > LEARNT_FROM:
+        say(console, f"  subwords are learnt from {LEARNT_FROM:,} of the {count:,} pairs")
+    with Stage(console, "learning subwords"):
+        tokenizers = [Tokenizer(model) for model in text.learn_subwords(groups, size)]
+    for tokenizer, name in zip(tokenizers, names, strict=True):
+        tokenizer.save(folder / name)
+    return tokenizers[0], tokenizers[-1]

@@ -63,7 +63,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
             choose_architecture(config, pairs=0, vocab_sizes=(300, 300))
             files = fingerprints(config)
             say(console, "reading and encoding the text")
-            data = prepare(config, folder / "data", files)
+            data = prepare(config, folder / "data", files, console)
             record = _decide(config, data, device, threads, console)
             run.write(folder, record)
         training = _set_up(config, data, record, device, threads)

@@ -1,0 +1,161 @@
+"""What is done to a block of lines at a time, here or in other processes (workers.py).
+
+`reader` makes a spool of text files: the pairs with text on both sides, in normal form. `learner`
+and `encoder` take the chosen rows of it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress
+from operator import eq
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+
+from transduce.config import validate
+from transduce.data import store
+from transduce.text.corpus import DataConfig, key, unfit
+from transduce.text.tokenizer import Tokenizer, TokenizerConfig, normalize_lines, train_tokenizer
+
+LEAKED, EQUAL = 1, 2
+
+
+class Read(NamedTuple):
+    """What `reader` has made of a block of lines; the arrays as bytes."""
+
+    lines: int
+    sources: bytes
+    targets: bytes
+    digests: bytes
+    """uint64, one a pair."""
+    flags: bytes
+    """uint8, one a pair: LEAKED, EQUAL."""
+    characters: bytes
+    """uint32: the characters of all pairs that may be kept."""
+
+
+def reader(
+    validation: bytes, drop_leaked: bool, drop_equal: bool
+) -> Callable[..., Sequence | None]:
+    """Return a function from raw lines, of one file with TAB or of two files, to `Read`.
+
+    It gives None where something is wrong with them. `validation`: the digests of its pairs.
+    """
+    known = np.frombuffer(validation, np.uint64)
+    fatal = LEAKED * drop_leaked | EQUAL * drop_equal
+
+    def read(*files: bytes) -> tuple | None:
+        try:
+            columns = [normalize_lines(file.decode("utf-8")).split("\n") for file in files]
+        except UnicodeDecodeError:
+            return None
+        lines = len(columns[0])
+        if len(columns) == 1:
+            rows = [line.split("\t") for line in columns[0]]
+            if any(len(row) != 2 for row in rows):
+                return None
+            columns = list(zip(*rows, strict=True))
+        filled = [bool(s.strip() and t.strip()) for s, t in zip(*columns, strict=True)]
+        sources, targets = (list(compress(column, filled)) for column in columns)
+        digests = np.frombuffer(b"".join(map(key, sources, targets)), ">u8").astype(np.uint64)
+        flags = np.isin(digests, known) * np.uint8(LEAKED)
+        flags |= np.fromiter(map(eq, sources, targets), np.bool_, len(sources)) * np.uint8(EQUAL)
+        kept = flags & fatal == 0
+        text = "".join(chain(compress(sources, kept), compress(targets, kept)))
+        characters = np.zeros(0x110000, np.bool_)
+        characters[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
+        return (
+            lines,
+            *("\n".join(side).encode("utf-8") for side in (sources, targets)),
+            *(digests.tobytes(), flags.tobytes()),
+            np.flatnonzero(characters).astype(np.uint32).tobytes(),
+        )
+
+    return read
+
+
+Rows = tuple[int, int, int, bytes]
+"""Some rows of a block: its first byte, the bytes of its sources and targets, a byte a row."""
+
+
+class Spool:
+    """The pairs that `reader` has made, in a file, and where each block of them lies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._blocks: list[tuple[int, int, int, int]] = []
+
+    def write(self, blocks: Iterable[Read]) -> None:
+        """Write the pairs of all blocks."""
+        with self.path.open("wb") as file:
+            for block in blocks:
+                if block.flags:
+                    sizes = (len(block.sources), len(block.targets))
+                    self._blocks.append((file.tell(), *sizes, len(block.flags)))
+                    file.write(block.sources + block.targets)
+
+    def rows(self, chosen: Bool[np.ndarray, " n"]) -> Iterator[Rows]:
+        """Yield the chosen rows, block by block."""
+        end = 0
+        for start, sources, targets, rows in self._blocks:
+            end += rows
+            if (mask := chosen[end - rows : end]).any():
+                yield start, sources, targets, mask.tobytes()
+
+
+def read_rows(file: BinaryIO, rows: Rows) -> tuple[list[str], list[str]]:
+    """Return the sources and the targets of some rows of a spool."""
+    start, sources, targets, chosen = rows
+    file.seek(start)
+    sides = (file.read(size).decode("utf-8").split("\n") for size in (sources, targets))
+    source, target = (list(compress(side, chosen)) for side in sides)
+    return source, target
+
+
+def learner(path: str, settings: dict, vocab_size: int) -> Callable[..., bytes]:
+    """Return a function from some sides (0, 1) and blocks of rows to a SentencePiece model."""
+
+    def learn(sides: Sequence[int], blocks: Iterable[Rows]) -> bytes:
+        with open(path, "rb") as file:
+            pairs = chain.from_iterable(
+                zip(*(read_rows(file, rows)[side] for side in sides), strict=True)
+                for rows in blocks
+            )
+            texts = chain.from_iterable(pairs)
+            config = validate(TokenizerConfig, settings)
+            return train_tokenizer(texts, config, vocab_size=vocab_size).model
+
+    return learn
+
+
+class Encoded(NamedTuple):
+    """What `encoder` has made of a block of rows; the arrays as bytes, as the store has them."""
+
+    ids: bytes
+    lengths: bytes
+    too_long: int
+    bad_ratio: int
+
+
+def encoder(path: str, models: Sequence[bytes], settings: dict) -> Callable[..., tuple]:
+    """Return a function from a block of rows to `Encoded`: long and uneven pairs are left out.
+
+    `models` are the tokenizers of source and target, `settings` a DataConfig.
+    """
+    tokenizers = [Tokenizer(model) for model in models]
+    dtype = store.id_type(max(tokenizer.size for tokenizer in tokenizers))
+    config = validate(DataConfig, settings)
+
+    def encode(rows: Rows) -> tuple[bytes, bytes, int, int]:
+        with open(path, "rb") as file:
+            texts = read_rows(file, rows)
+        sides = [t.encode_all(side, 1) for t, side in zip(tokenizers, texts, strict=True)]
+        lengths = np.array([list(map(len, side)) for side in sides], np.int32).T
+        too_long, bad_ratio = unfit(lengths, config)
+        fit = ~(too_long | bad_ratio)
+        lists = chain.from_iterable(compress(zip(*sides, strict=True), fit))
+        ids = np.fromiter(chain.from_iterable(lists), dtype, lengths[fit].sum())
+        return ids.tobytes(), lengths[fit].tobytes(), int(too_long.sum()), int(bad_ratio.sum())
+
+    return encode

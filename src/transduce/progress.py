@@ -1,0 +1,104 @@
+"""Says what is being done: lines that stay, and how far a stage of many pairs has come."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+
+_A_LINE_EVERY = 10.0  # seconds, where no bar can move
+_WORTH_A_LINE = 2.0  # seconds
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line; that nobody can read it any more is no reason to stop what is being done."""
+    with suppress(OSError):
+        console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as `0:01:05`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+class Stage:
+    """A bar with rate and time left on a terminal, a line now and then elsewhere; a context.
+
+    A stage that took a while leaves a line.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        name: str,
+        unit: str = "pairs",
+        *,
+        total: int | None = None,
+        done: int = 0,
+    ) -> None:
+        """Begin with `done` units of `total`, if it is known; else `watch` tells the share."""
+        self._console, self._name, self._unit = console, name, unit
+        self._total, self._done, self._first = total, done, done
+        self._share = self._first_share = done / total if total else 0.0
+        self._began = self._told = time.monotonic()
+        self._bar = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(name, total=None)
+
+    def watch(self, parts: Iterable[tuple[float, T]]) -> Iterator[T]:
+        """Yield the second of each; the first is the share of the stage that is then done."""
+        for self._share, part in parts:
+            yield part
+
+    def advance(self, units: int) -> None:
+        """Take in that so many more are done."""
+        self._done += units
+        if self._total:
+            self._share = self._done / self._total
+        whole = 1.0 if self._share else None  # None: nobody knows
+        self._bar.update(self._task, description=self._rate(), total=whole, completed=self._share)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._told >= _A_LINE_EVERY:
+            self._told = now
+            say(self._console, f"  {self._rate()}{self._left(now)}")
+
+    def _rate(self) -> str:
+        if self._done == self._first:
+            return self._name
+        rate = (self._done - self._first) / max(1e-9, time.monotonic() - self._began)
+        whole = f" of {self._total:,}" if self._total else ""
+        return f"{self._name}: {self._done:,}{whole} {self._unit}, {rate:,.0f}/s"
+
+    def _left(self, now: float) -> str:
+        if self._share <= self._first_share:
+            return ""
+        ahead = (1 - self._share) / (self._share - self._first_share)
+        return f", {duration(max(0.0, (now - self._began) * ahead))} left"
+
+    def __enter__(self) -> "Stage":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+        seconds = time.monotonic() - self._began
+        if kind is None and seconds >= _WORTH_A_LINE:
+            say(self._console, f"  {self._rate()}, took {duration(seconds)}")

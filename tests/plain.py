@@ -1,0 +1,88 @@
+"""Text prepared in plain Python, a pair at a time: what is done by blocks is compared with it."""
+
+import json
+import math
+from array import array
+from pathlib import Path
+
+from transduce.text.corpus import Pair, Report, digest, read_pairs, read_tsv
+from transduce.text.tokenizer import normalize, train_tokenizer
+from transduce.train.config import TrainConfig
+
+
+def filter_text(pairs, config, *, report, validation):
+    seen = set()
+    for raw in pairs:
+        report.read += 1
+        pair = Pair(normalize(raw.source), normalize(raw.target))
+        if not pair.source.strip() or not pair.target.strip():
+            report.dropped["empty"] += 1
+            continue
+        key = digest(pair)
+        found = {
+            "leaked": (key in validation, config.drop_leaked),
+            "duplicates": (key in seen, config.drop_duplicates),
+            "equal": (pair.source == pair.target, config.drop_equal),
+        }
+        seen.add(key)
+        reasons = [reason for reason, (holds, _) in found.items() if holds]
+        fatal = [reason for reason in reasons if found[reason][1]]
+        if fatal:
+            report.dropped[fatal[0]] += 1
+            continue
+        for reason in reasons:
+            report.noticed[reason] += 1
+        yield pair
+
+
+def filter_lengths(pairs, config, *, report):
+    for source, target in pairs:
+        shorter, longer = sorted((len(source), len(target)))
+        if longer > config.max_length:
+            report.dropped["too_long"] += 1
+        elif longer > config.max_ratio * shorter:
+            report.dropped["bad_ratio"] += 1
+        else:
+            yield source, target
+
+
+def read(config: TrainConfig):
+    return read_tsv(config.tsv) if config.tsv else read_pairs(config.source, config.target)
+
+
+def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
+    """Write what is compared byte for byte into a folder, and return the numbers of the report."""
+    folder.mkdir()
+    report = Report()
+    validation, known = [], set()
+    if config.valid_source:
+        validation = list(read_pairs(config.valid_source, config.valid_target))
+        validation = [pair for pair in validation if pair.source.strip() and pair.target.strip()]
+        known = {digest(pair) for pair in validation}
+    pairs = list(filter_text(read(config), config.data, report=report, validation=known))
+    if not validation:
+        wanted = min(2000, math.ceil(len(pairs) / 50))
+        last = sorted(map(digest, pairs))[wanted - 1]
+        validation = list(dict.fromkeys(pair for pair in pairs if digest(pair) <= last))
+        pairs = [pair for pair in pairs if digest(pair) > last]
+    with (folder / "valid.jsonl").open("w") as file:
+        for source, target in validation:
+            record = {"source": source, "references": [target]}
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    if config.tokenizer.shared:
+        texts = [text for pair in pairs for text in pair]
+        tokenizers = [train_tokenizer(texts, config.tokenizer, vocab_size=vocab_size)] * 2
+        tokenizers[0].save(folder / "tokenizer.model")
+    else:
+        tokenizers = [
+            train_tokenizer(texts, config.tokenizer, vocab_size=vocab_size)
+            for texts in zip(*pairs, strict=True)
+        ]
+        for tokenizer, name in zip(tokenizers, ("source.model", "target.model"), strict=True):
+            tokenizer.save(folder / name)
+    encoded = ([t.encode(text) for t, text in zip(tokenizers, p, strict=True)] for p in pairs)
+    kept = list(filter_lengths(encoded, config.data, report=report))
+    ids = array("H", [i for pair in kept for side in pair for i in side])
+    (folder / "train").mkdir()
+    (folder / "train" / "ids.bin").write_bytes(ids.tobytes())
+    return report.as_dict()
