@@ -17,8 +17,8 @@ from transduce import config
 from transduce.decode.beam import BeamOptions
 from transduce.decode.stream import translate_stream
 from transduce.decode.translator import BATCH_TOKENS, Translation, Translator
-from transduce.device import choose_device, set_threads
-from transduce.errors import DataError
+from transduce.device import choose_device, enough_memory, set_threads
+from transduce.errors import DataError, DeviceError
 from transduce.files import whole_file
 from transduce.text.corpus import read_lines_leniently
 
@@ -47,19 +47,21 @@ def translate(  # noqa: PLR0913 - one parameter an option
     """Translate a file or standard input: as many lines out as in, in their order."""
     options = config.validate(BeamOptions, {"beam": beam, "alpha": alpha, "n_best": n_best})
     set_threads(threads)
-    translator = Translator.load(model, device=choose_device(device))
-    if file is None and sys.stdin and sys.stdin.isatty():
-        context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")
-    lines = read_lines_leniently(file)
-    found = translate_stream(translator, lines, options=options, batch_tokens=batch_tokens)
-    with _opened(output) as out:
-        for number, translation in enumerate(_shown(found, context.obj, output), start=1):
-            out.write(
-                _as_json(number, translation)
-                if format_ == "jsonl"
-                else _as_text(number, translation, n_best)
-            )
-            out.flush()
+    told = f"with --batch-tokens {batch_tokens} and --beam {beam}; lower one of them, or free some"
+    with enough_memory(DeviceError, told):
+        translator = Translator.load(model, device=choose_device(device))
+        if file is None and sys.stdin and sys.stdin.isatty():
+            context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")
+        lines = read_lines_leniently(file)
+        found = translate_stream(translator, lines, options=options, batch_tokens=batch_tokens)
+        with _opened(output) as out:
+            for number, translation in enumerate(_shown(found, context.obj, output), start=1):
+                out.write(
+                    _as_json(number, translation)
+                    if format_ == "jsonl"
+                    else _as_text(number, translation, n_best)
+                )
+                out.flush()
 
 
 def _as_text(number: int, translation: Translation, n_best: int) -> str:

@@ -1,0 +1,52 @@
+"""Numbers of steps as TensorBoard events: the one module that knows tensorboardX."""
+
+import time
+from pathlib import Path
+from types import ModuleType
+
+from transduce.errors import SettingsError
+
+
+class EventWriter:
+    """Appends events to a folder; what an earlier writer wrote there past a step is void.
+
+    Raises:
+        SettingsError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Path, *, after: int) -> None:
+        self._protocol, file_writer = library()
+        folder.mkdir(exist_ok=True)
+        # Read in the order of their names, so numbered: no clock is trusted. Not SummaryWriter: it
+        # writes in a thread, and waits for ever once that has met a full disk.
+        number = len(list(folder.iterdir()))
+        self._file = file_writer.EventsWriter(str(folder / f"{number:06}"))
+        log = self._protocol.SessionLog(status=self._protocol.SessionLog.START)
+        self._write(after + 1, session_log=log)
+
+    def write(self, step: int, **facts: object) -> None:
+        """Append what is a number of the facts of a step, and see that it is in the file."""
+        summary = self._protocol.summary__pb2.Summary()
+        for name, value in facts.items():
+            if isinstance(value, int | float):
+                summary.value.add(tag=name, simple_value=value)
+        self._write(step, summary=summary)
+
+    def _write(self, step: int, **content: object) -> None:
+        event = self._protocol.Event(wall_time=time.time(), step=step, **content)
+        self._file.write_event(event)
+        self._file.flush()
+
+
+def library() -> tuple[ModuleType, ModuleType]:
+    """Import tensorboardX: the protocol of its events, and the writer of their files.
+
+    Raises:
+        SettingsError: it is not installed.
+    """
+    try:
+        from tensorboardX import event_file_writer
+        from tensorboardX.proto import event_pb2
+    except ImportError:
+        raise SettingsError("--tensorboard needs pip install 'transduce[tensorboard]'") from None
+    return event_pb2, event_file_writer
