@@ -145,8 +145,8 @@ def compare(folder: Path, options: argparse.Namespace, kind: tuple[str, int], ki
             shutil.rmtree(config.out)
     same = "yes" if not different else f"NO: {different} runs differ"
     print(
-        f"| {kind[0]} | {kind[1]} | {done} | {early} | {runs} | {same} | `{expected['model'][:16]}` "
-        f"| {through:.1f} s | {time.monotonic() - began:.0f} s |",
+        f"| {kind[0]} | {kind[1]} | {done} | {early} | {runs} | {same} "
+        f"| `{expected['model'][:16]}` | {through:.1f} s | {time.monotonic() - began:.0f} s |",
         flush=True,
     )
     return not different
