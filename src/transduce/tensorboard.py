@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from transduce.errors import SettingsError
 
@@ -21,19 +22,22 @@ class EventWriter:
         # writes in a thread, and waits for ever once that has met a full disk.
         number = len(list(folder.iterdir()))
         self._file = file_writer.EventsWriter(str(folder / f"{number:06}"))
-        log = self._protocol.SessionLog(status=self._protocol.SessionLog.START)
-        self._write(after + 1, session_log=log)
+        start = self._event(after + 1)
+        start.session_log.status = self._protocol.SessionLog.START
+        self._append(start)
 
     def write(self, step: int, **facts: object) -> None:
         """Append what is a number of the facts of a step, and see that it is in the file."""
-        summary = self._protocol.summary__pb2.Summary()
+        event = self._event(step)
         for name, value in facts.items():
             if isinstance(value, int | float):
-                summary.value.add(tag=name, simple_value=value)
-        self._write(step, summary=summary)
+                event.summary.value.add(tag=name, simple_value=value)
+        self._append(event)
 
-    def _write(self, step: int, **content: object) -> None:
-        event = self._protocol.Event(wall_time=time.time(), step=step, **content)
+    def _event(self, step: int) -> Any:  # noqa: ANN401 - classes that protobuf makes at run time
+        return self._protocol.Event(wall_time=time.time(), step=step)
+
+    def _append(self, event: object) -> None:
         self._file.write_event(event)
         self._file.flush()
 
