@@ -34,6 +34,10 @@ class EventWriter:
                 event.summary.value.add(tag=name, simple_value=value)
         self._append(event)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
     def _event(self, step: int) -> Any:  # noqa: ANN401 - classes that protobuf makes at run time
         return self._protocol.Event(wall_time=time.time(), step=step)
 

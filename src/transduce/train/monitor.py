@@ -41,10 +41,10 @@ class Monitor:
         metrics = config.out / "metrics.jsonl"
         self._log_every, self._max_steps = chosen.log_every, chosen.max_steps
         _cut(metrics, step)
-        self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
         self._events: EventWriter | None = None
         if config.tensorboard:
             self._events = EventWriter(config.out / "tensorboard", after=step)
+        self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -72,6 +72,8 @@ class Monitor:
         if self._console.is_terminal:
             self._live.stop()
         self._metrics.close()
+        if self._events:
+            self._events.close()
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
