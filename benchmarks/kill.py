@@ -56,7 +56,7 @@ def settings(
                 "max_steps": options.steps,
                 "batch_tokens": 512,
                 "warmup": 50,
-                "validate_every": max(1, options.steps // 10),
+                "validate_every": max(1, options.steps // 5),
                 "save_every": max(1, options.steps // 40),
                 "log_every": 5,
                 "beam": 2,

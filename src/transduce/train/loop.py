@@ -139,6 +139,7 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
             stopping = stop.asked
             if not skipped and (due or stopping or state.step % chosen.save_every == 0):
                 _save(training, _validate(training, monitor) if due else None)
+                stopping = stop.asked  # or it came while validating
             if stopping:
                 saved = max(checkpoint.steps(config.out), default=0)
                 raise Stopped(f"stopped; the same command goes on from step {saved:,}")
