@@ -3,11 +3,12 @@
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import torch
 
-from transduce.errors import DeviceError
+from transduce.errors import DeviceError, TransduceError
 
 _GAIN = 1.15
 """How much faster bfloat16 must be in the measurement to be taken."""
@@ -39,6 +40,21 @@ def set_threads(threads: int) -> int:
     if threads:
         torch.set_num_threads(threads)
     return torch.get_num_threads()
+
+
+# Allocators fail in their own words: of the CPU, of CUDA and MPS, of C++, of cuBLAS.
+_NO_MEMORY = re.compile("allocate memory|not enough memory|out of memory|bad_alloc|ALLOC_FAILED")
+
+
+@contextmanager
+def enough_memory(kind: type[TransduceError], told: str) -> Generator[None]:
+    """Tell memory that runs out, the machine's or a GPU's, as one line of this kind of error."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+            raise
+        raise kind(f"memory ran out, {told}") from None
 
 
 def bf16_pays(device: torch.device, step: Callable[[bool], None]) -> bool:

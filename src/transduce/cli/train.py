@@ -39,6 +39,9 @@ def train(  # noqa: PLR0913 - one parameter an option
     precision: Annotated[
         str | None, typer.Option(help="auto, fp32 or bf16 [auto: measured].")
     ] = None,
+    tensorboard: Annotated[
+        bool | None, typer.Option("--tensorboard", help="Write RUN/tensorboard/ too.")
+    ] = None,
     data_root: Annotated[
         Path | None,
         typer.Option(

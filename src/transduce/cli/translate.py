@@ -18,8 +18,8 @@ from transduce.decode.resume import Part, describe, unfinished
 from transduce.decode.search import SearchOptions
 from transduce.decode.stream import PAUSE, WINDOW, translate_stream
 from transduce.decode.translator import Translation, Translator
-from transduce.device import choose_device, set_threads
-from transduce.errors import DataError, SettingsError
+from transduce.device import choose_device, enough_memory, set_threads
+from transduce.errors import DataError, DeviceError, SettingsError
 from transduce.files import whole_file
 from transduce.progress import Stage
 from transduce.text.corpus import count_lines, read_lines_leniently
@@ -92,7 +92,9 @@ def translate(  # noqa: PLR0913 - one parameter an option
     elif resume:
         raise SettingsError("--resume needs FILE and --output, both of them regular files")
 
+    told = f"with --batch-tokens {batch_tokens} and --beam {options.beam}; lower one of them"
     with (
+        enough_memory(DeviceError, told),
         _records(output, about, resume=resume) as out,
         _shown(context.obj, file, output, out.lines) as shown,
     ):

@@ -56,6 +56,10 @@ class TrainSettings(Settings):
     validate_every: int | None = Field(None, gt=0)
     save_every: int | None = Field(None, gt=0)
     log_every: int = Field(50, gt=0)
+    ema_decay: float = Field(0.0, ge=0, lt=1)
+    """Validate and save a moving average of the weights, which keeps this share of itself a step
+    (Polyak & Juditsky 1992); at step t at most (1 + t) / (10 + t), as in Marian, so that the first
+    weights are soon forgotten. 0 averages nothing, as in the paper."""
     average_last: int = Field(5, gt=0)
     """How many of the last validated checkpoints are kept and averaged at the end."""
     patience: int = Field(8, ge=0)
@@ -83,6 +87,8 @@ class TrainConfig(Settings):
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads; 0 lets PyTorch choose."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    tensorboard: bool = False
+    """Write the numbers of metrics.jsonl to RUN/tensorboard/ too."""
     source_language: str = ""
     target_language: str = ""
     licence: str = ""
@@ -109,8 +115,8 @@ class TrainConfig(Settings):
         return self
 
     def identity(self) -> dict:
-        """What makes a run the same run, beside the bytes of its text: all settings but places."""
-        elsewhere = {"out", "device", "threads", *TEXT_FILES}
+        """What makes a run the same run, beside the bytes of its text: all that decides a byte."""
+        elsewhere = {"out", "device", "threads", "tensorboard", *TEXT_FILES}
         return self.model_dump(mode="json", exclude=elsewhere)
 
     def text_files(self) -> dict[str, Path]:

@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from rich.console import Console
 from torch.optim import Adam
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from transduce.bundle import Bundle, load_weights
+from transduce.bundle import Bundle
 from transduce.data.batching import Batch, collate, plan
+from transduce.device import enough_memory
 from transduce.errors import RunError, Stopped
 from transduce.evaluate import Score
+from transduce.model.config import TransformerConfig
 from transduce.model.loss import smoothed_loss
 from transduce.model.transformer import Transformer
 from transduce.train import checkpoint
@@ -89,7 +92,9 @@ class Training(NamedTuple):
 
     config: TrainConfig
     data: Data
-    bundle: Bundle
+    model: Transformer
+    kept: Bundle
+    """What is validated and saved: this model, or the moving average of its weights."""
     optimizer: Adam
     chosen: Chosen
     bf16: bool
@@ -114,9 +119,10 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
     config, chosen, state = training.config, training.chosen, training.state
     if state.best_step:  # a kill may have come between the checkpoint and the link
         checkpoint.point_best(config.out, checkpoint.path(config.out, state.best_step))
-    monitor = Monitor(console, config.out / "metrics.jsonl", step=state.step, chosen=chosen)
+    checkpoint.prune(config.out, state)
+    monitor = Monitor(console, config, step=state.step, chosen=chosen)
     stop.waits = True
-    with monitor:
+    with monitor, enough_memory(RunError, demands(config, chosen, training.model.config)):
         steps, skipped = _epoch(training), 0
         while state.step < chosen.max_steps and not _patience_is_over(training):
             if state.position >= len(steps):
@@ -133,10 +139,21 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
             stopping = stop.asked
             if not skipped and (due or stopping or state.step % chosen.save_every == 0):
                 _save(training, _validate(training, monitor) if due else None)
+                stopping = stop.asked  # or it came while validating
             if stopping:
                 saved = max(checkpoint.steps(config.out), default=0)
                 raise Stopped(f"stopped; the same command goes on from step {saved:,}")
         return _finish(training, stop, monitor)
+
+
+def demands(config: TrainConfig, chosen: Chosen, architecture: TransformerConfig) -> str:
+    """What decides how much memory a training takes, and what to do where that is too much."""
+    return (
+        f"with train.batch_tokens={chosen.batch_tokens}, data.max_length={config.data.max_length}, "
+        f"train.beam={chosen.beam}, model.d_model={architecture.d_model}; what was saved is sound. "
+        "Free some and run the same command, or lower one of these in another --out "
+        "(train.accumulate makes up for smaller batches)"
+    )
 
 
 def _epoch(training: Training) -> list[list[np.ndarray]]:
@@ -155,7 +172,7 @@ def _epoch(training: Training) -> list[list[np.ndarray]]:
 
 def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Step:
     """Make the next step, of the pairs of these rows; the state counts it."""
-    state, model = training.state, training.bundle.model
+    state, model = training.state, training.model
     state.step, state.position = state.step + 1, state.position + 1
     rate = noam(state.step, model.config.d_model, training.chosen.warmup)
     rate *= training.chosen.learning_rate_scale
@@ -169,6 +186,10 @@ def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Ste
         seed=int(seed[0] >> 1),
         bf16=training.bf16,
     )
+    if result.applied and model is not training.kept.model:
+        decay = min(training.chosen.ema_decay, (1 + state.step) / (10 + state.step))
+        average: list[torch.Tensor] = list(training.kept.model.parameters())
+        get_ema_multi_avg_fn(decay)(average, list(model.parameters()), state.step)
     if not result.applied:
         log.warning("step %d: loss or gradient is not finite, not applied", state.step)
     monitor.step(state.step, result.applied, result.loss, result.tokens, learning_rate=rate)
@@ -186,7 +207,7 @@ def _validate(training: Training, monitor: Monitor) -> Validation:
     """
     chosen, state = training.chosen, training.state
     with monitor.validating():
-        score = validate(training.bundle, training.data.valid, chosen)
+        score = validate(training.kept, training.data.valid, chosen)
     bleu = score.bleu.value
     best = bleu > state.best_bleu or (bleu == 0 == state.best_bleu and score.loss < state.best_loss)
     if best:
@@ -202,11 +223,9 @@ def _validate(training: Training, monitor: Monitor) -> Validation:
 
 
 def _save(training: Training, score: Validation | None) -> None:
-    config, state, bundle = training.config, training.state, training.bundle
-    card = model_card(
-        config, bundle, training.data.report, made=f"step {state.step:,}", score=score
-    )
-    folder = checkpoint.save(config.out, state, bundle, training.optimizer, card)
+    config, state, kept = training.config, training.state, training.kept
+    card = model_card(config, kept, training.data.report, made=f"step {state.step:,}", score=score)
+    folder = checkpoint.save(config.out, state, kept, training.model, training.optimizer, card)
     if state.best_step == state.step:
         checkpoint.point_best(config.out, folder)
     checkpoint.prune(config.out, state)
@@ -214,25 +233,27 @@ def _save(training: Training, score: Validation | None) -> None:
 
 def _finish(training: Training, stop: Stop, monitor: Monitor) -> Result:
     """Let `best` name the better of the best checkpoint and the average of the last ones."""
-    config, data, bundle, _, chosen, _, state = training
+    config, data, _, kept, _, chosen, _, state = training
+    if not state.best_step:  # no update was finite when one was due, or somebody removed the best
+        state.best_step = max(checkpoint.steps(config.out), default=0)
     if not state.best_step:
         raise RunError(f"step {state.step}: never validated, no update was finite; {REMEDY}")
     folder = checkpoint.path(config.out, state.best_step)
-    load_weights(bundle.model, folder / "model.safetensors")
+    checkpoint.load_model(config.out, kept, state.best_step)
     with monitor.validating():
-        score = validate(bundle, data.valid, chosen, interval=True)
+        score = validate(kept, data.valid, chosen, interval=True)
     if stop.asked:
         raise Stopped("stopped; the same command compares the last models")
     if len(state.validated) > 1:
         made = f"mean of steps {', '.join(f'{step:,}' for step in state.validated)}"
-        checkpoint.load_average(config.out, bundle, state)
+        checkpoint.load_average(config.out, kept, state)
         with monitor.validating():
-            mean = validate(bundle, data.valid, chosen, interval=True)
+            mean = validate(kept, data.valid, chosen, interval=True)
         monitor.say(f"{made}: BLEU {mean.bleu.value:.2f}")
         if mean.bleu.value > score.bleu.value:
             score = mean
-            card = model_card(config, bundle, data.report, made=made, score=score)
-            folder = checkpoint.save_average(config.out, bundle, card)
+            card = model_card(config, kept, data.report, made=made, score=score)
+            folder = checkpoint.save_average(config.out, kept, card)
     checkpoint.point_best(config.out, folder)
     monitor.finished(state.step, folder.name, score.bleu)
     if score.bleu.value < 1:

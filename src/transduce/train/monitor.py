@@ -18,6 +18,8 @@ from rich.text import Text
 from transduce.evaluate import Score
 from transduce.files import write_whole
 from transduce.progress import duration, say
+from transduce.tensorboard import EventWriter
+from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
 from transduce.train.validate import Validation
@@ -35,10 +37,14 @@ class Monitor:
     steps than the others.
     """
 
-    def __init__(self, console: Console, metrics: Path, *, step: int, chosen: Chosen) -> None:
-        self._console, self._run = console, metrics.parent
+    def __init__(self, console: Console, config: TrainConfig, *, step: int, chosen: Chosen) -> None:
+        self._console, self._run = console, config.out
+        metrics = config.out / "metrics.jsonl"
         self._log_every, self._max_steps = chosen.log_every, chosen.max_steps
         _cut(metrics, step)
+        self._events: EventWriter | None = None
+        if config.tensorboard:
+            self._events = EventWriter(config.out / "tensorboard", after=step)
         self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -67,6 +73,8 @@ class Monitor:
         if self._console.is_terminal:
             self._live.stop()
         self._metrics.close()
+        if self._events:
+            self._events.close()
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
@@ -140,9 +148,11 @@ class Monitor:
     def _record(self, **facts: Any) -> None:  # noqa: ANN401 - plain JSON values
         self._metrics.write(json.dumps(facts, allow_nan=False) + "\n")
         self._metrics.flush()
+        if self._events and "finished" not in facts:
+            self._events.write(**facts)
 
     def _seconds_a_step(self, step: int) -> float:
-        return (time.monotonic() - self._began) / max(1, step - self._began_step)
+        return max(0, time.monotonic() - self._began) / max(1, step - self._began_step)
 
     def _render(self) -> Group:
         return Group(
@@ -167,14 +177,14 @@ class _Window:
         now = time.monotonic()
         self.loss += loss
         self.tokens += tokens
-        self.seconds += now - self._since
+        self.seconds += max(0, now - self._since)  # no clock is trusted
         self._since = now
 
     def mean(self) -> float:
         return self.loss / max(1, self.tokens)
 
     def rate(self) -> float:
-        return self.tokens / max(1e-9, self.seconds)
+        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -4,16 +4,19 @@ RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> chec
 """
 
 import json
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transduce.config import differences
+from transduce.config import differences, leaves
 from transduce.errors import RunError
 from transduce.files import write_whole
 from transduce.train.config import TrainConfig
 from transduce.train.prepare import fingerprints
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 _SIGNATURE = "a training run of transduce; locked while one is at work\n"
@@ -41,8 +44,13 @@ def locked(folder: Path) -> Generator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RunError(f"--out {folder}: another process trains in it now") from None
+        except OSError as error:  # some network file systems have no locks
+            log.warning(
+                "%s cannot be locked (%s): see to it that nothing else trains in it",
+                folder, error.strerror,
+            )  # fmt: skip
         if not lock.stat().st_size:
             file.write(_SIGNATURE)
             file.flush()
@@ -64,7 +72,10 @@ def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
     Raises:
         RunError: it is the run of other settings, or its text files have changed since.
     """
-    changed = differences(record["settings"], config.identity())
+    plain = TrainConfig(tsv=Path()).identity()  # a setting that came later was as it is by default
+    changed = differences(
+        {**dict(leaves(plain)), **dict(leaves(record["settings"]))}, dict(leaves(config.identity()))
+    )
     before, now = record["files"], fingerprints(config)
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name, {}), now.get(name, {})

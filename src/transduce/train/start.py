@@ -1,5 +1,6 @@
 """How a training begins: from settings to data, model and decisions, or to where it was stopped."""
 
+import copy
 import logging
 import signal
 import sys
@@ -16,17 +17,18 @@ from safetensors import SafetensorError
 from torch.optim import Adam
 
 from transduce import config as settings
+from transduce import tensorboard
 from transduce.bundle import Bundle
 from transduce.data.batching import collate, plan
-from transduce.device import bf16_pays, choose_device, set_threads
-from transduce.errors import RunError, Stopped
+from transduce.device import bf16_pays, choose_device, enough_memory, set_threads
+from transduce.errors import DataError, RunError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen, choose, choose_architecture
-from transduce.train.loop import Result, Stop, Training, go_on, train_step
+from transduce.train.loop import Result, Stop, Training, demands, go_on, train_step
 from transduce.train.monitor import read_metrics, say
 from transduce.train.prepare import Data, fingerprints, open_data, prepare
 
@@ -46,7 +48,9 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
     """
     console = console or Console(quiet=True)
     folder = config.out
-    with run.locked(folder), _stop_signals() as stop, _disk_errors(folder):
+    if config.tensorboard:
+        tensorboard.library()  # that it is not installed is told before anything begins
+    with _disk_errors(folder), run.locked(folder), _stop_signals() as stop:
         device = choose_device(config.device)
         record = run.read(folder)
         threads = set_threads(config.threads or record.get("threads", 0))
@@ -64,6 +68,9 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
             files = fingerprints(config)
             say(console, "reading and encoding the text")
             data = prepare(config, folder / "data", files, console)
+            now = fingerprints(config)
+            if changed := [str(config.text_files()[n]) for n in files if files[n] != now[n]]:
+                raise DataError(f"{', '.join(changed)} changed while it was read; start again")
             record = _decide(config, data, device, threads, console)
             run.write(folder, record)
         training = _set_up(config, data, record, device, threads)
@@ -83,12 +90,14 @@ def _decide(
     )
     for line in (*data.report["lines"], *reasons):
         say(console, f"  {line}")
+    with enough_memory(RunError, demands(config, chosen, architecture)):
+        bf16 = _measure(config, data, architecture, chosen, device, console)
     return {
         "settings": config.identity(),
         "files": data.report["files"],
         "architecture": architecture.model_dump(mode="json"),
         "chosen": chosen.model_dump(mode="json"),
-        "bf16": _measure(config, data, architecture, chosen, device, console),
+        "bf16": bf16,
         "threads": threads,
     }
 
@@ -103,10 +112,11 @@ def _set_up(
     torch.manual_seed(config.seed)
     model = Transformer(settings.validate(TransformerConfig, record["architecture"])).to(device)
     about = config.model_dump(include={"source_language", "target_language", "licence"})
-    bundle = Bundle(model, data.source_tokenizer, data.target_tokenizer, about)
+    average = copy.deepcopy(model) if chosen.ema_decay else model
+    kept = Bundle(average, data.source_tokenizer, data.target_tokenizer, about)
     optimizer = _optimizer(model, chosen)
-    state = checkpoint.restore(config.out, bundle, optimizer)
-    return Training(config, data, bundle, optimizer, chosen, record["bf16"], state)
+    state = checkpoint.restore(config.out, kept, model, optimizer)
+    return Training(config, data, model, kept, optimizer, chosen, record["bf16"], state)
 
 
 def _optimizer(model: Transformer, chosen: Chosen) -> Adam:
@@ -168,9 +178,11 @@ def _finished(folder: Path) -> Result | None:
 
 @contextmanager
 def _disk_errors(folder: Path) -> Generator[None]:
-    """What a full or broken disk does to a run is for the user to mend."""
+    """What a full or broken disk, or too little memory, does to a run is for the user to mend."""
     try:
-        yield
+        told = "what was saved is sound; free some, or give less text or a smaller model"
+        with enough_memory(RunError, told):
+            yield
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder} cannot be written: {error}; what was saved is sound") from None
 
