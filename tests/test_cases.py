@@ -31,13 +31,13 @@ from transduce.decode.greedy import hypothesis, length_penalty
 from transduce.decode.stepper import ModelStepper
 from transduce.decode.stream import translate_stream
 from transduce.decode.translator import Translation
-from transduce.errors import DataError, RunError, Stopped
+from transduce.errors import DataError, Stopped
 from transduce.evaluate import Score, bleu
 from transduce.files import whole_folder
 from transduce.ids import EOS, UNK
 from transduce.model.loss import smoothed_loss
 from transduce.text.corpus import read_lines, read_lines_leniently, read_pairs
-from transduce.text.tokenizer import Tokenizer, TokenizerConfig, normalize, train_tokenizer
+from transduce.text.tokenizer import TokenizerConfig, normalize, train_tokenizer
 from transduce.train import checkpoint
 from transduce.train import loop as loop_module
 from transduce.train.config import TrainConfig
@@ -387,6 +387,12 @@ def test_r25_a_resumed_run_has_the_same_pairs_rates_and_patience(tmp_path: Path)
         assert run(f"stopped-{stop_at}", stop_at=stop_at) == (whole, records, state)
 
 
+def fill_half(folder: Path) -> None:
+    with whole_folder(folder) as beside:
+        (beside / "a").write_text("half of it")
+        raise OSError("the disk is full")
+
+
 def test_r27_a_final_name_shows_all_of_the_old_or_all_of_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -414,9 +420,8 @@ def test_r27_a_final_name_shows_all_of_the_old_or_all_of_the_new(
         assert flushed[-1] == tmp_path.name  # and the name itself
         old = {"a": text, "b": text}
         assert seen() == old
-        with pytest.raises(OSError, match="the disk is full"), whole_folder(folder) as beside:
-            (beside / "a").write_text("half of it")
-            raise OSError("the disk is full")
+        with pytest.raises(OSError, match="the disk is full"):
+            fill_half(folder)
         assert seen() == old
         assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 

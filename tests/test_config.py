@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from types import UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 

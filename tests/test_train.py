@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import SMALL, SMALL_OPTIONS, reversals
+from torch.nn import functional
 from torch.optim import Adam
 
 from transduce import Transformer, Translator, bundle, train
@@ -20,6 +21,7 @@ from transduce.config import validate
 from transduce.data.batching import collate
 from transduce.errors import DataError, RunError, SettingsError
 from transduce.evaluate import Score
+from transduce.ids import PAD
 from transduce.model.config import preset
 from transduce.model.kernels import Dropout
 from transduce.train import checkpoint
@@ -290,6 +292,23 @@ def test_accumulated_gradients_are_those_of_one_batch(size: int):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=float(1e-5 * largest))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_loss_of_a_step_is_pytorchs_without_smoothing(smoothing: float):
+    model, optimizer = small_model()
+    pairs = [([5, 6], [7, 8]), ([9], [10, 11, 12, 13])]
+    batch = collate(pairs)
+    with torch.no_grad():
+        logits = model(batch.source, batch.decoder_input)
+        expected = functional.cross_entropy(
+            logits.flatten(0, 1), batch.labels.flatten(), ignore_index=PAD, reduction="sum"
+        )
+    chosen = CHOSEN.model_copy(update={"label_smoothing": smoothing})
+    batches = [collate([pair]) for pair in pairs]
+    result = train_step(model, optimizer, batches, chosen, learning_rate=0.1, seed=1, bf16=False)
+    assert result.tokens == 3 + 5
+    assert result.loss == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_the_recorded_loss_is_the_sum_over_real_tokens_by_their_number(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -361,6 +380,18 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone():
     assert not optimizer.state
     for old, new in zip(before, model.parameters(), strict=True):
         torch.testing.assert_close(old, new, equal_nan=True)
+
+
+def test_a_gradient_that_is_not_finite_under_a_loss_that_is_leaves_the_weights_alone():
+    model, optimizer = small_model()
+    before = [p.clone() for p in model.parameters()]
+    model.decoder[0].feed_forward.inner.weight.register_hook(lambda gradient: gradient / 0)
+    batch = collate([([5, 6], [7, 8])])
+    result = train_step(model, optimizer, [batch], CHOSEN, learning_rate=0.1, seed=1, bf16=False)
+    assert math.isfinite(result.loss)
+    assert not result.applied
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_checkpoints_are_counted_as_numbers_and_the_best_and_last_stay(tmp_path: Path):
