@@ -9,6 +9,7 @@ all of them have to pass. The table goes into docs/cases.md. Exit status 1: a fa
 """
 
 import argparse
+import gc
 import importlib
 import multiprocessing
 import os
@@ -22,6 +23,21 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SLOW = (
+    "torch",
+    "torch._dynamo",
+    "numpy",
+    "pydantic",
+    "rich.progress",
+    "sacrebleu.metrics",
+    "typer",
+)
+SLOW += (
+    "safetensors.torch",
+    "sentencepiece",
+    "hypothesis.strategies",
+    "hypothesis.internal.conjecture.engine",
+)
 PAGE = ROOT / "docs" / "cases.md"
 BEGIN, END = "<!-- faults.toml: begin -->\n", "<!-- faults.toml: end -->\n"
 
@@ -87,7 +103,9 @@ def run_tests(source: Path, tests: list[str], processes: int = 0) -> tuple[int, 
     os.chdir(ROOT)
     os.environ |= {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, str(source))
-    words = ["-q", "-rfE", "--tb=no", "--timeout=120", "-p", "no:cacheprovider"]
+    # Not the checker of types either: a test has to notice by itself, and it is slow to start.
+    words = ["-q", "-rfE", "--tb=no", "--timeout=60", "-p", "no:cacheprovider"]
+    words += ["-o", "addopts=", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     words += ["-n", str(processes), *(f"tests/{test}" for test in tests)]
     with tempfile.TemporaryFile("w+") as printed:
         os.dup2(printed.fileno(), 1)
@@ -116,8 +134,9 @@ def survived_by(fault: Fault) -> list[str]:
 
 def main() -> int:
     """Read the command line, try each fault, write the page."""
-    for name in ("torch", "numpy", "pydantic", "rich.progress", "sacrebleu.metrics", "typer"):
+    for name in SLOW:
         importlib.import_module(name)
+    gc.freeze()  # or each process collects anew what it never frees
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cases", nargs="*", help="such as R01; all where none is named")
     parser.add_argument("-j", type=int, default=2, help="how many at a time")
