@@ -66,6 +66,7 @@ ANY = st.text(st.characters(categories=None), max_size=30)  # half surrogate pai
 
 @given(st.one_of(TEXT, ANY))
 @example("\u2028\u0301e\u0301\u2581\u0323\u0301")
+@example("a\u200cb\u200dc\u2764\ufe0f\u200b\u00ad\u2060 \u00a0\u3000\t")
 @example("\u1100\u1161\u11a8\u0958\u2126\U0002f800")
 def test_the_normal_form_is_the_one_composed_text_that_means_the_same(text):
     ends = {"\n", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"}
