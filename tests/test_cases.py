@@ -35,7 +35,7 @@ from transduce.decode.translator import Translation
 from transduce.errors import DataError, Stopped
 from transduce.evaluate import Score, bleu
 from transduce.files import whole_folder
-from transduce.ids import EOS, UNK
+from transduce.ids import BOS, EOS, UNK
 from transduce.model.loss import smoothed_loss
 from transduce.text.corpus import read_lines, read_lines_leniently, read_pairs
 from transduce.text.tokenizer import TokenizerConfig, normalize, train_tokenizer
@@ -545,6 +545,14 @@ def test_r38_the_same_with_and_without_a_cache(model: Path):
             WholeStepper(loaded.model, pad(sources), 5),
         )
     ]
+    for ids, hypotheses in zip(sources, found[0], strict=True):
+        for one in hypotheses:  # by one pass over what was found: no search
+            with torch.inference_mode():
+                logits = loaded.model(pad([ids]), torch.tensor([[BOS, *one.tokens]]))[0]
+            each = logits.log_softmax(-1)[range(one.length), [*one.tokens, EOS]]
+            assert float(each.sum()) / length_penalty(one.length, 0.6) == pytest.approx(
+                one.score, abs=1e-4
+            )
     for cached, whole in zip(*found, strict=True):
         assert [one.tokens for one in cached] == [one.tokens for one in whole]
         assert [one.score for one in cached] == pytest.approx(
