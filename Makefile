@@ -11,6 +11,9 @@ test: .venv/installed ## what every change must pass (under 10 minutes)
 test-all: .venv/installed ## also the long tests
 	$(BIN)/pytest -q -n 2
 
+mutations: .venv/installed ## known faults put into the code: a test has to notice each (10 minutes)
+	$(BIN)/python tests/mutations.py
+
 check: .venv/installed ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -33,4 +36,4 @@ clean: ## all that was made, the demo's run included
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-.PHONY: demo test test-all check format docs clean
+.PHONY: demo test test-all mutations check format docs clean

@@ -1,13 +1,24 @@
 """Settings: where they come from, who wins, and what a wrong one is told; the model's too."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
 from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from transduce.config import Settings, differences, load, validate
+from transduce.decode.beam import BeamOptions
 from transduce.errors import SettingsError
 from transduce.model.config import PRESETS, TransformerConfig, preset
+from transduce.text.corpus import DataConfig
+from transduce.text.tokenizer import TokenizerConfig
+from transduce.train.config import TEXT_FILES, TrainConfig
 
 
 class Search(Settings):
@@ -160,6 +171,117 @@ def test_differences_are_named():
     assert differences(old, old) == []
     assert differences(old, new) == ["search.alpha was 0.6, is 1.0", "seed was 1, is 2"]
     assert differences({"a": {"b": 1}}, {"a": {}}) == ["a.b was 1, is None"]
+
+
+# any settings
+
+GROUPS = [DataConfig, TokenizerConfig, TransformerConfig, BeamOptions, TrainConfig]
+WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
+
+
+def trees(kind: type[Settings]) -> st.SearchStrategy[dict]:
+    """Plain values, each within the bounds of its field, of any part of the settings."""
+    return st.fixed_dictionaries(
+        {}, optional={name: values(field) for name, field in kind.model_fields.items()}
+    )
+
+
+def values(field: FieldInfo) -> st.SearchStrategy:
+    return of_type(field.annotation, bounds_of(field.metadata))
+
+
+def bounds_of(rules: list) -> dict:
+    rules = [each for rule in rules for each in getattr(rule, "metadata", [rule])]
+    names = ("gt", "ge", "lt", "le")
+    return {name: getattr(rule, name) for rule in rules for name in names if hasattr(rule, name)}
+
+
+def of_type(kind: object, bounds: dict) -> st.SearchStrategy:
+    if get_origin(kind) is Annotated:
+        inner, *rules = get_args(kind)
+        return of_type(inner, bounds_of(rules))
+    if get_origin(kind) in (UnionType, Union):
+        return st.one_of(*(of_type(one, bounds) for one in get_args(kind)))
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
+    if get_origin(kind) is tuple:
+        return st.tuples(*(of_type(one, {}) for one in get_args(kind))).map(list)
+    if kind is int:
+        least = bounds.get("ge", bounds.get("gt", -(10**6)) + 1)
+        most = bounds.get("le", bounds.get("lt", 10**6 + least) - 1)
+        return st.integers(least, min(most, least + 10**6))
+    if kind is float:
+        return st.floats(
+            *(bounds.get("ge", bounds.get("gt", 0.0)), bounds.get("le", bounds.get("lt", 1e6))),
+            exclude_min="gt" in bounds,
+            exclude_max="lt" in bounds,
+        )
+    if isinstance(kind, type) and issubclass(kind, Settings):
+        return trees(kind)
+    simple = {bool: st.booleans(), str: WORDS, type(None): st.none()}
+    return simple.get(kind, WORDS.map(str.strip))  # a Path
+
+
+ANY = st.sampled_from(GROUPS).flatmap(lambda kind: st.tuples(st.just(kind), trees(kind)))
+
+
+def make(kind: type[Settings], tree: dict) -> Settings:
+    if kind is TrainConfig:  # it needs one kind of text
+        tree = {"tsv": "text", **{k: v for k, v in tree.items() if k not in TEXT_FILES}}
+    try:
+        return validate(kind, tree)
+    except SettingsError:  # values that contradict each other
+        reject()
+
+
+@given(ANY)
+def test_what_is_dumped_is_loaded(drawn: tuple[type[Settings], dict]):
+    kind, settings = drawn[0], make(*drawn)
+    dump = settings.model_dump(mode="json")
+    assert validate(kind, dump) == settings
+    assert validate(kind, json.loads(json.dumps(dump))) == settings
+    by_hand = [
+        f"{name}={json.dumps(value, ensure_ascii=False)}"
+        for name, value in leaves(dump)
+        if value is not None  # TOML has no word for it; it is a default
+    ]
+    assert load(kind, None, by_hand) == settings
+
+
+def leaves(tree: dict, path: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+@given(ANY, st.text(min_size=1), st.sampled_from([None, 0, "", {}, []]), st.integers(0))
+def test_an_unknown_key_is_refused_wherever_it_stands(
+    drawn: tuple[type[Settings], dict], key: str, value: object, where: int
+):
+    tree = make(*drawn).model_dump(mode="json")
+    groups = [tree, *(value for value in tree.values() if isinstance(value, dict))]
+    group = groups[where % len(groups)]
+    if key in group:
+        reject()
+    group[key] = value
+    with pytest.raises(SettingsError, match="unknown setting"):
+        validate(drawn[0], tree)
+
+
+@given(
+    st.sampled_from(GROUPS).flatmap(lambda kind: st.tuples(st.just(kind), trees(kind), trees(kind)))
+)
+def test_differences_are_the_same_from_both_sides(drawn: tuple[type[Settings], dict, dict]):
+    one, other = make(*drawn[:2]), make(drawn[0], drawn[2])
+    old, new = one.model_dump(mode="json"), other.model_dump(mode="json")
+    before, after = dict(leaves(old)), dict(leaves(new))
+    changed = sorted(name for name in before if before[name] != after[name])
+    assert differences(old, old) == []
+    assert (differences(old, new) == []) == (one == other)
+    assert differences(old, new) == [f"{n} was {before[n]!r}, is {after[n]!r}" for n in changed]
+    assert differences(new, old) == [f"{n} was {after[n]!r}, is {before[n]!r}" for n in changed]
 
 
 # the model's settings

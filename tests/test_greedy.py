@@ -38,7 +38,8 @@ def test_scores_are_those_of_the_tokens():
     ids = [*best.tokens, EOS]
     assert list(best.token_log_probs) == [table(0, tuple(ids[:t]))[ids[t]] for t in range(len(ids))]
     assert best.log_prob == pytest.approx(sum(best.token_log_probs), abs=1e-5)
-    assert best.score == best.log_prob / ((5 + best.length) / 6) ** 0.6
+    assert best.length == len(ids)
+    assert best.score == best.log_prob / ((5 + len(ids)) / 6) ** 0.6
 
 
 def test_a_beam_of_one_is_greedy():

@@ -1,5 +1,7 @@
 """What is written is read, as Python ints; a folder of the final name is whole or refused."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -117,6 +119,23 @@ def test_foreign_lengths_are_refused(tmp_path, lengths):
     np.save(tmp_path / "train" / "lengths.npy", lengths, allow_pickle=True)
     with pytest.raises(DataError, match="train: "):
         Store.open(tmp_path / "train")
+
+
+class Trap:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_objects_in_an_array_are_refused_and_do_not_run(tmp_path):
+    write(tmp_path / "train", PAIRS, vocab_size=65_536)
+    lengths = np.array([[Trap(tmp_path / "sprung")] * 2] * 3, dtype=object)
+    np.save(tmp_path / "train" / "lengths.npy", lengths, allow_pickle=True)
+    with pytest.raises(DataError, match="train: "):
+        Store.open(tmp_path / "train")
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_a_header_that_does_not_end_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import unicodedata
 
 import pytest
 import sentencepiece
@@ -70,6 +71,33 @@ def test_lines_are_normalised_one_by_one_or_all_at_once(lines):
     normal = [normalize(line) for line in lines]
     assert normalize_lines("\n".join(lines)) == "\n".join(normal)
     assert normalize_lines("\t".join(lines)) == "\t".join(normal)
+
+
+ANY = st.text(st.characters(categories=None), max_size=30)  # half surrogate pairs too
+
+
+@given(st.one_of(TEXT, ANY))
+@example("\u2028\u0301e\u0301\u2581\u0323\u0301")
+@example("a\u200cb\u200dc\u2764\ufe0f\u200b\u00ad\u2060 \u00a0\u3000\t")
+@example("\u1100\u1161\u11a8\u0958\u2126\U0002f800")
+def test_the_normal_form_is_the_one_composed_text_that_means_the_same(text):
+    ends = {"\n", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"}
+    as_told = "".join(
+        " " if c in ends | {"\u2581"} else "\ufffd" if "\ud800" <= c <= "\udfff" else c
+        for c in text
+    )
+    # Canonical composition by what defines it: equivalent, and composed.
+    assert unicodedata.normalize("NFD", normalize(text)) == unicodedata.normalize("NFD", as_told)
+    assert unicodedata.is_normalized("NFC", normalize(text))
+    assert len(normalize(text).splitlines()) <= 1
+
+
+def test_every_character_of_unicode_survives(tokenizer):
+    everything = [chr(code) for code in range(0x110000)]
+    texts = ["x".join(everything[i : i + 256]) for i in range(0, len(everything), 256)]
+    for text, ids in zip(texts, tokenizer.encode_all(texts, threads=1), strict=True):
+        assert min(ids) > UNK
+        assert tokenizer.decode(ids) == normalize(text)
 
 
 @given(TEXT)

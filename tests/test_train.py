@@ -1,6 +1,7 @@
 """A training stops, goes on, refuses and reports as its contract says (docs/resume.md)."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import SMALL, SMALL_OPTIONS, reversals
+from torch.nn import functional
 from torch.optim import Adam
 
 from transduce import Transformer, Translator, bundle, train
@@ -19,6 +21,7 @@ from transduce.config import validate
 from transduce.data.batching import collate
 from transduce.errors import DataError, RunError, SettingsError
 from transduce.evaluate import Score
+from transduce.ids import PAD
 from transduce.model.config import preset
 from transduce.model.kernels import Dropout
 from transduce.train import checkpoint
@@ -289,6 +292,85 @@ def test_accumulated_gradients_are_those_of_one_batch(size: int):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=float(1e-5 * largest))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_loss_of_a_step_is_pytorchs_without_smoothing(smoothing: float):
+    model, _ = small_model()
+    pairs = [([5, 6], [7, 8]), ([9], [10, 11, 12, 13])]
+    batch = collate(pairs)
+    with torch.no_grad():
+        logits = model(batch.source, batch.decoder_input)
+        expected = functional.cross_entropy(
+            logits.flatten(0, 1), batch.labels.flatten(), ignore_index=PAD, reduction="sum"
+        )
+    chosen = CHOSEN.model_copy(update={"label_smoothing": smoothing})
+    for batches in ([batch], [collate([pair]) for pair in pairs]):
+        model, optimizer = small_model()
+        result = train_step(
+            model, optimizer, batches, chosen, learning_rate=0.1, seed=1, bf16=False
+        )
+        assert result.tokens == 3 + 5
+        assert result.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_recorded_loss_is_the_sum_over_real_tokens_by_their_number(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    results = []
+
+    def watch(*arguments: object, **named: object) -> loop_module.Step:
+        results.append(train_step(*arguments, **named))
+        return results[-1]
+
+    monkeypatch.setattr(loop_module, "train_step", watch)
+    train(settings(folder, "run", train__log_every=4, train__max_steps=10, train__accumulate=2))
+    records = [r for r in read_metrics(folder / "run" / "metrics.jsonl") if "loss" in r]
+    assert [record["step"] for record in records] == [4, 8, 10]
+    for record, part in zip(records, (results[:4], results[4:8], results[8:]), strict=True):
+        mean = sum(each.loss for each in part) / sum(each.tokens for each in part)
+        assert record["loss"] == pytest.approx(mean, abs=1e-5)
+        assert record["perplexity"] == pytest.approx(2.718281828**mean, rel=1e-4)
+
+
+def test_an_empty_source_spoils_nothing_beside_it():
+    def gradients(*groups: list) -> list[torch.Tensor]:
+        model, optimizer = small_model()
+        kept: list[torch.Tensor] = []
+        optimizer.step = lambda: kept.extend(p.grad.clone() for p in model.parameters())
+        batches = [collate(group) for group in groups]
+        result = train_step(
+            model, optimizer, batches, CHOSEN, learning_rate=0.1, seed=1, bf16=False
+        )
+        assert result.applied
+        return kept
+
+    empty, full = ([], [5, 6]), ([7, 8, 9, 10], [11])
+    for one, other in zip(gradients([empty, full]), gradients([empty], [full]), strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_targets_that_cannot_be_foreseen_are_learnt_only_by_who_sees_them(seen: bool):
+    torch.manual_seed(0)
+    shape = {"d_model": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    model = Transformer(preset("tiny", 50, **shape)).train()
+    optimizer = Adam(model.parameters())
+    draw, losses = random.Random(0), []
+    for step in range(80):
+        targets = [[draw.randint(4, 49) for _ in range(6)] for _ in range(32)]
+        batch = collate([([7], target) for target in targets])
+        if seen:  # what a decoder would be given that is not shifted, or not masked
+            batch = batch._replace(decoder_input=batch.labels)
+        result = train_step(
+            model, optimizer, [batch], CHOSEN, learning_rate=0.01, seed=step, bf16=False
+        )
+        losses.append(result.loss / result.tokens)
+    # Six tokens of 46 that are equally likely, and an end whose place is known.
+    least = 6 / 7 * math.log(46)
+    assert (sum(losses[-10:]) / 10 < 0.5 * least) == seen
+    assert seen or min(losses[-10:]) > least - 0.05
+
+
 def test_a_step_that_is_not_finite_leaves_the_weights_alone():
     model, optimizer = small_model()
     before = [p.clone() for p in model.parameters()]
@@ -301,6 +383,18 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone():
     assert not optimizer.state
     for old, new in zip(before, model.parameters(), strict=True):
         torch.testing.assert_close(old, new, equal_nan=True)
+
+
+def test_a_gradient_that_is_not_finite_under_a_loss_that_is_leaves_the_weights_alone():
+    model, optimizer = small_model()
+    before = [p.clone() for p in model.parameters()]
+    model.decoder[0].feed_forward.inner.weight.register_hook(lambda gradient: gradient / 0)
+    batch = collate([([5, 6], [7, 8])])
+    result = train_step(model, optimizer, [batch], CHOSEN, learning_rate=0.1, seed=1, bf16=False)
+    assert math.isfinite(result.loss)
+    assert not result.applied
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_checkpoints_are_counted_as_numbers_and_the_best_and_last_stay(tmp_path: Path):

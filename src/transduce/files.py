@@ -16,17 +16,20 @@ def whole_folder(folder: Path) -> Generator[Path]:
     An error or a kill leaves nothing under the final name; what an earlier kill left is replaced.
     """
     beside = folder.with_name(f".{folder.name}.part")
+    gone = folder.with_name(f".{folder.name}.old.part")
     shutil.rmtree(beside, ignore_errors=True)
+    shutil.rmtree(gone, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
         yield beside
         for path in [*beside.rglob("*"), beside]:
             flush(path)
-        if folder.exists():
-            shutil.rmtree(folder)
+        if folder.exists():  # removed under its name, a kill might leave half of it
+            folder.rename(gone)
         beside.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(gone, ignore_errors=True)
     flush(folder.parent)
 
 
