@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from transduce.errors import DataError
+from transduce.files import plain, read_json
 
 _FORMAT = 1
 
@@ -43,11 +44,11 @@ class Store:
             DataError: the folder is missing, is no store, or its files do not fit each other.
         """
         try:
-            meta = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+            meta = read_json(folder / "store.json")
             dtype = {"uint16": "<u2", "uint32": "<u4"}[meta["dtype"]]
             # open_memmap reads arrays and nothing else: no archive, no pickle.
-            lengths = np.lib.format.open_memmap(folder / "lengths.npy", mode="r")
-            ids = np.memmap(folder / "ids.bin", dtype=dtype, mode="r")
+            lengths = np.lib.format.open_memmap(plain(folder / "lengths.npy"), mode="r")
+            ids = np.memmap(plain(folder / "ids.bin"), dtype=dtype, mode="r")
             fits = (
                 meta["format"] == _FORMAT
                 and lengths.dtype == np.int32

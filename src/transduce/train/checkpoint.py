@@ -7,7 +7,6 @@ checkpoints/average/ the model directory of the mean of the last ones, where tha
 import json
 import math
 import re
-import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -15,10 +14,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from transduce.bundle import FORMAT, Bundle, average, load, put_weights, read_tensors, weights
+from transduce.bundle import (
+    FORMAT,
+    Bundle,
+    Shapes,
+    average,
+    load,
+    put_weights,
+    read_tensors,
+    weights,
+)
 from transduce.bundle import save as save_bundle
 from transduce.errors import RunError, TransduceError
-from transduce.files import link_whole, whole_folder
+from transduce.files import link_whole, read_json, remove, whole_folder
 
 
 @dataclass
@@ -82,7 +90,7 @@ def restore(run: Path, bundle: Bundle, optimizer: Optimizer) -> State:
             if old.model != new.model:
                 raise ValueError("its tokenizer is not the run's")
         put_weights(bundle.model, weights(saved.model), folder)
-        moments = read_tensors(folder / "training.safetensors")
+        moments = read_tensors(folder / "training.safetensors", _moment_shapes(bundle))
         for name, parameter in bundle.model.named_parameters():
             optimizer.state[parameter] = {
                 key: moments[f"{key}.{name}"].to(parameter.device)
@@ -100,9 +108,9 @@ def restore(run: Path, bundle: Bundle, optimizer: Optimizer) -> State:
 
 
 def _read_state(folder: Path) -> State:
-    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    record = read_json(folder / "training.json")
     expected = {"format": FORMAT, **asdict(State())}
-    if not isinstance(record, dict) or record.keys() != expected.keys():
+    if record.keys() != expected.keys():
         raise ValueError("its training.json lacks something, or has too much")
     for name, value in expected.items():
         if type(record[name]) is not type(value):
@@ -128,7 +136,7 @@ def prune(run: Path, state: State) -> None:
             folder = path(run, step)
             folder.rename(folder.with_name(f".{folder.name}.part"))  # gone at once, or there
     for rest in (run / "checkpoints").glob(".*.part"):
-        shutil.rmtree(rest)
+        remove(rest)
 
 
 def load_average(run: Path, bundle: Bundle, state: State) -> None:
@@ -151,4 +159,13 @@ def _moments(bundle: Bundle, optimizer: Optimizer) -> dict[str, Tensor]:
         f"{key}.{name}": value.detach().cpu().clone()
         for name, parameter in bundle.model.named_parameters()
         for key, value in optimizer.state[parameter].items()
+    }
+
+
+def _moment_shapes(bundle: Bundle) -> Shapes:
+    """What `_moments` has saved; its count of updates is a scalar."""
+    return {
+        f"{key}.{name}": () if key == "step" else tuple(parameter.shape)
+        for name, parameter in bundle.model.named_parameters()
+        for key in ("step", "exp_avg", "exp_avg_sq")
     }

@@ -6,6 +6,7 @@ data/  tokenizer.model (or source.model, target.model)  train/ (the store)  vali
 import itertools
 import json
 import math
+import os
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from transduce import bundle
 from transduce.data import store
 from transduce.errors import DataError, RunError, TransduceError
-from transduce.files import sha256, whole_folder
+from transduce.files import plain, read_json, sha256, whole_folder
 from transduce.text.corpus import (
     Pair,
     Report,
@@ -64,9 +65,9 @@ def open_data(folder: Path) -> Data:
     try:
         valid = [
             Example(record["source"], tuple(record["references"]))
-            for record in map(json.loads, read_lines(folder / "valid.jsonl"))
+            for record in map(json.loads, read_lines(plain(folder / "valid.jsonl")))
         ]
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report = read_json(folder / "report.json")
         if missing := {"lines", "files", "training_tokens"} - report.keys():
             raise ValueError(f"report.json lacks {', '.join(sorted(missing))}")
         tokenizers = bundle.load_tokenizers(folder)
@@ -105,7 +106,10 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
             )
     try:
         return {
-            name: {"name": path.name, "sha256": sha256(path)}
+            name: {
+                "name": os.fsencode(path.name).decode("utf-8", "replace"),
+                "sha256": sha256(path),
+            }
             for name, path in config.text_files().items()
         }
     except OSError as error:

@@ -4,6 +4,8 @@ RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> chec
 """
 
 import json
+import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 from transduce.config import differences
 from transduce.errors import RunError
-from transduce.files import write_whole
+from transduce.files import read_json, read_plain, write_whole
 from transduce.train.config import TrainConfig
 from transduce.train.prepare import fingerprints
 
@@ -35,6 +37,7 @@ def locked(folder: Path) -> Generator[None]:
         if folder.exists() and any(folder.iterdir()) and not _is_ours(lock):
             raise RunError(f"--out {folder} exists and is not a training run; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
+        _check_entries(folder)
         file = lock.open("a", encoding="utf-8")
     except OSError as error:
         raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
@@ -51,11 +54,33 @@ def locked(folder: Path) -> Generator[None]:
 
 def _is_ours(lock: Path) -> bool:
     """Whether a lock file is one that this module has made: what says that a folder is a run."""
+    try:
+        text = read_plain(lock, len(_SIGNATURE))
+    except OSError:
+        return False
     # Empty: it was killed in its first moment, with nothing else there yet.
-    return lock.is_file() and (
-        lock.read_bytes() == _SIGNATURE.encode("utf-8")
-        or (lock.stat().st_size == 0 and len(list(lock.parent.iterdir())) == 1)
+    return text == _SIGNATURE.encode("utf-8") or (
+        not text and len(list(lock.parent.iterdir())) == 1
     )
+
+
+def _check_entries(folder: Path) -> None:
+    """See that what training writes into is the run's own: a link could lead to anything.
+
+    Raises:
+        RunError: a link, a pipe or something else in the place of a file or a folder.
+    """
+    files = [folder / name for name in ("lock", "config.json", "metrics.jsonl")]
+    folders = [folder / "data", folder / "checkpoints"]
+    if folders[1].is_dir() and not folders[1].is_symlink():
+        folders += folders[1].glob("step-*")
+    for kind, paths in ((stat.S_ISREG, files), (stat.S_ISDIR, folders)):
+        for path in paths:
+            if os.path.lexists(path) and not kind(path.lstat().st_mode):
+                raise RunError(
+                    f"--out {folder}: {path.relative_to(folder)} is a link, or not what a run has "
+                    "there; remove it, or name another folder"
+                )
 
 
 def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
@@ -91,15 +116,20 @@ def read(folder: Path) -> dict[str, Any]:
             )
         return {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         if record["format"] != FORMAT:
-            raise RunError(f"{folder} has format {record['format']}; this version reads {FORMAT}")
+            raise RunError(
+                f"{folder} has format {record['format']!r:.60}; this version reads {FORMAT}"
+            )
         if (
             missing := {"settings", "files", "architecture", "chosen", "bf16", "threads"}
             - record.keys()
         ):
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        for name in ("settings", "files"):
+            if not isinstance(record[name], dict):
+                raise TypeError(f"its {name} are none")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}); name another --out") from None
     return record
 
