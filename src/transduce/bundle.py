@@ -93,15 +93,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Bundle:
     with torch.random.fork_rng(devices=[]):  # the first weights are drawn, then replaced
         model = Transformer(architecture)
     put_weights(model, tensors, folder / "model.safetensors")
-    source_tokenizer, target_tokenizer = load_tokenizers(folder)
-    for side, tokenizer, size in (
-        ("source", source_tokenizer, architecture.source_vocab_size),
-        ("target", target_tokenizer, architecture.target_vocab_size),
-    ):
-        if tokenizer.size != size:
-            raise BundleError(
-                f"{folder}: the {side} tokenizer has {tokenizer.size} pieces, the model {size}"
-            )
+    source_tokenizer, target_tokenizer = load_tokenizers(folder, architecture)
     about = {key: config[key] for key in _ABOUT}
     return Bundle(model.eval().to(device), source_tokenizer, target_tokenizer, about)
 
@@ -132,18 +124,31 @@ def find(path: Path) -> Path:
     raise BundleError(f"{path} is not a model: it has no model.safetensors")
 
 
-def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+def load_tokenizers(
+    folder: Path, architecture: TransformerConfig | None = None
+) -> tuple[Tokenizer, Tokenizer]:
     """Read the source's and the target's tokenizer of a folder: one object where they are one.
 
     Raises:
-        BundleError, TokenizerError: there is none, or it is damaged.
+        BundleError, TokenizerError: there is none, it is damaged, or not of the model's size.
     """
     if os.path.lexists(folder / "tokenizer.model"):
-        tokenizer = Tokenizer.load(folder / "tokenizer.model")
-        return tokenizer, tokenizer
-    if not os.path.lexists(folder / "source.model"):
+        source = target = Tokenizer.load(folder / "tokenizer.model")
+    elif os.path.lexists(folder / "source.model"):
+        source = Tokenizer.load(folder / "source.model")
+        target = Tokenizer.load(folder / "target.model")
+    else:
         raise BundleError(f"{folder} is not a usable model: it has no tokenizer.model")
-    return Tokenizer.load(folder / "source.model"), Tokenizer.load(folder / "target.model")
+    if architecture is not None:
+        for side, tokenizer, size in (
+            ("source", source, architecture.source_vocab_size),
+            ("target", target, architecture.target_vocab_size),
+        ):
+            if tokenizer.size != size:
+                raise BundleError(
+                    f"{folder}: the {side} tokenizer has {tokenizer.size} pieces, the model {size}"
+                )
+    return source, target
 
 
 def weights(model: Transformer) -> dict[str, Tensor]:
@@ -194,7 +199,7 @@ def read_tensors(path: Path, shapes: Shapes | None = None) -> dict[str, Tensor]:
     """
     header = read_header(path)
     if shapes is not None:
-        _check_shapes(path, header, shapes)
+        check_shapes(path, header, shapes)
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
@@ -214,7 +219,7 @@ def put_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> N
         BundleError: names missing or left over, another shape, or numbers that are none.
     """
     parameters = dict(model.named_parameters())
-    _check_shapes(
+    check_shapes(
         path,
         {name: tuple(tensor.shape) for name, tensor in tensors.items()},
         {name: tuple(parameter.shape) for name, parameter in parameters.items()},
@@ -225,7 +230,12 @@ def put_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> N
         parameter.copy_(tensors[name])
 
 
-def _check_shapes(path: Path, found: Shapes, expected: Shapes) -> None:
+def check_shapes(path: Path, found: Shapes, expected: Shapes) -> None:
+    """See that a file's tensors are just those that its config.json calls for.
+
+    Raises:
+        BundleError: names missing or left over, or another shape.
+    """
     missing, unknown = expected.keys() - found.keys(), found.keys() - expected.keys()
     if missing or unknown:
         raise BundleError(

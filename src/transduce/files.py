@@ -166,3 +166,13 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def printable(text: str) -> str:
+    """Return a text, such as a stranger's, that does nothing to a terminal and stays on its line.
+
+    A byte of a file's name that is not Unicode stays too.
+    """
+    return "".join(
+        c if c.isprintable() or "\udc80" <= c <= "\udcff" else f"\\x{ord(c):02x}" for c in text
+    )

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from transduce.config import differences
 from transduce.errors import RunError
@@ -28,28 +28,47 @@ def locked(folder: Path) -> Generator[None]:
     Raises:
         RunError: the folder is something else, or another process trains in it.
     """
-    import fcntl  # not on Windows, where one can translate but not train
-
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"--out {folder} is a file; name a folder")
     lock = folder / "lock"
     try:
-        if folder.exists() and any(folder.iterdir()) and not _is_ours(lock):
-            raise RunError(f"--out {folder} exists and is not a training run; name another folder")
+        see_usable(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        _check_entries(folder)
         file = lock.open("a", encoding="utf-8")
     except OSError as error:
         raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"--out {folder}: another process trains in it now") from None
+        see_free(folder, file, exclusive=True)
         if not lock.stat().st_size:
             file.write(_SIGNATURE)
             file.flush()
         yield
+
+
+def see_usable(folder: Path) -> None:
+    """See that a folder is a run, or can become one.
+
+    Raises:
+        RunError: it is something else.
+        OSError: it cannot be looked into.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"--out {folder} is a file; name a folder")
+    if folder.exists() and any(folder.iterdir()) and not _is_ours(folder / "lock"):
+        raise RunError(f"--out {folder} exists and is not a training run; name another folder")
+    _check_entries(folder)
+
+
+def see_free(folder: Path, lock: TextIO, *, exclusive: bool) -> None:
+    """Take a run's lock, or just see that nobody has it.
+
+    Raises:
+        RunError: another process has it.
+    """
+    import fcntl  # not on Windows, where one can translate but not train
+
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except OSError:
+        raise RunError(f"--out {folder}: another process trains in it now") from None
 
 
 def _is_ours(lock: Path) -> bool:

@@ -1,6 +1,7 @@
 """How a training begins: from settings to data, model and decisions, or to where it was stopped."""
 
 import logging
+import math
 import signal
 import sys
 import threading
@@ -16,10 +17,10 @@ from safetensors import SafetensorError
 from torch.optim import Adam
 
 from transduce import config as settings
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, measure
 from transduce.data.batching import collate, plan
-from transduce.device import bf16_pays, choose_device, set_threads
-from transduce.errors import RunError, Stopped
+from transduce.device import bf16_pays, choose_device, machine_memory, set_threads
+from transduce.errors import RunError, SettingsError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
@@ -52,7 +53,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
         threads = set_threads(config.threads or record.get("threads", 0))
         if record:
             run.check(record, config, folder)
-            if (done := _finished(folder)) is not None:
+            if (done := finished(folder)) is not None:
                 say(console, f"this training is finished: BLEU {done.bleu.value:.2f} on validation")
                 say(console, f"translate with:  transduce translate {folder} < some-text")
                 say(console, "for another training name another --out")
@@ -60,7 +61,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
             data = open_data(folder / "data")
         else:
             # Settings that contradict each other are told now, not after the text has been read.
-            choose_architecture(config, pairs=0, vocab_sizes=(300, 300))
+            see_memory(choose_architecture(config, pairs=0, vocab_sizes=(300, 300))[0], 0, device)
             files = fingerprints(config)
             say(console, "reading and encoding the text")
             data = prepare(config, folder / "data", files)
@@ -81,14 +82,18 @@ def _decide(
     architecture, chosen, reasons = choose(
         config, pairs=len(data.train), tokens=tokens, vocab_sizes=sizes
     )
+    see_memory(architecture, min(chosen.batch_tokens, tokens), device)
     for line in (*data.report["lines"], *reasons):
+        say(console, f"  {line}")
+    bf16, lines = measure_steps(config, data, architecture, chosen, device)
+    for line in lines:
         say(console, f"  {line}")
     return {
         "settings": config.identity(),
         "files": data.report["files"],
         "architecture": architecture.model_dump(mode="json"),
         "chosen": chosen.model_dump(mode="json"),
-        "bf16": _measure(config, data, architecture, chosen, device, console),
+        "bf16": bf16,
         "threads": threads,
     }
 
@@ -114,15 +119,33 @@ def _optimizer(model: Transformer, chosen: Chosen) -> Adam:
     return Adam(model.parameters(), betas=chosen.adam_betas, eps=chosen.adam_epsilon, fused=fused)
 
 
-def _measure(
+def see_memory(architecture: TransformerConfig, tokens: int, device: torch.device) -> None:
+    """See that a model, trained on batches of so many tokens, can fit: before any of it is made.
+
+    Raises:
+        SettingsError: the least it takes is more than there is.
+    """
+    shapes, _ = measure(architecture)
+    # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
+    # layers keep for the backward pass (Korthikanti et al. 2022, halved) and its logits.
+    layers = architecture.encoder_layers + architecture.decoder_layers
+    kept = layers * (8 * architecture.d_model + architecture.d_ff) + architecture.target_vocab_size
+    least = 16 * sum(map(math.prod, shapes.values())) + 2 * kept * tokens
+    if least > (there := machine_memory(device)):
+        raise SettingsError(
+            f"this training takes {least / 1e9:,.1f} GB of memory at least, and {device} has "
+            f"{there / 1e9:,.1f}; lower model.d_model, d_ff or the layers, or train.batch_tokens"
+        )
+
+
+def measure_steps(
     config: TrainConfig,
     data: Data,
     architecture: TransformerConfig,
     chosen: Chosen,
     device: torch.device,
-    console: Console,
-) -> bool:
-    """Decide the precision by timing real steps of a model made for it; tell time and memory."""
+) -> tuple[bool, list[str]]:
+    """Time real steps of a model made for it: whether bfloat16 pays, and lines on time and memory."""
     model = Transformer(architecture).to(device).train()
     optimizer = _optimizer(model, chosen)
     rows = plan(data.train.lengths, chosen.batch_tokens, seed=config.seed, epoch=0)[0][0]
@@ -140,13 +163,11 @@ def _measure(
     precision = "bf16" if bf16 else "fp32"
     threads = torch.get_num_threads()
     validations = chosen.max_steps // chosen.validate_every
-    say(console, f"  {parameters:,} parameters, {precision} on {device} (threads: {threads})")
-    say(
-        console,
-        f"  about {max(1, round(minutes))} min and {validations} validations, "
+    return bf16, [
+        f"{parameters:,} parameters, {precision} on {device} (threads: {threads})",
+        f"about {max(1, round(minutes))} min and {validations} validations, "
         f"{_peak_memory(device):.1f} GB of memory",
-    )
-    return bf16
+    ]
 
 
 def _peak_memory(device: torch.device) -> float:
@@ -159,9 +180,10 @@ def _peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def _finished(folder: Path) -> Result | None:
+def finished(folder: Path) -> Result | None:
     last = (read_metrics(folder / "metrics.jsonl") or [{}])[-1]
-    if not last.get("finished") or not {"value", "signature", "interval"} <= last.keys():
+    kinds = {"value": float, "signature": str, "interval": float}
+    if not last.get("finished") or any(type(last.get(k)) is not kind for k, kind in kinds.items()):
         return None
     return Result(folder / "best", Score(last["value"], last["signature"], last["interval"]))
 
