@@ -26,7 +26,7 @@ class _Wrong(Exception):
 class _OurErrors(type(BaseModel)):
     """Settings that are made in Python go wrong as those of a recipe do."""
 
-    def __call__(cls, *positional: Any, **tree: Any) -> Any:
+    def __call__(cls: Any, *positional: Any, **tree: Any) -> Any:
         try:
             _check_keys(cls, tree)
             return super().__call__(*positional, **tree)

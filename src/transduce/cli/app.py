@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 import transduce
+from transduce.cli.check import check
 from transduce.cli.models import average, info
 from transduce.cli.train import demo, train
 from transduce.cli.translate import translate
@@ -23,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The Transformer of 'Attention Is All You Need': from two text files to a translator.",
 )
-for verb in (demo, train, translate, info, average):
+for verb in (demo, check, train, translate, info, average):
     app.command()(verb)
 
 _UsageError = typer.BadParameter.__bases__[0]  # typer keeps its name to itself

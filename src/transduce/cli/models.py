@@ -202,8 +202,9 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", facts["folder"]
     yield "languages", " to ".join(languages) if all(languages) else "not stated"
     yield "licence", facts["licence"] or "not stated"
-    yield "architecture", (
-        f"Transformer, {a['encoder_layers']} encoder and {a['decoder_layers']} decoder layers"
+    yield (
+        "architecture",
+        (f"Transformer, {a['encoder_layers']} encoder and {a['decoder_layers']} decoder layers"),
     )
     yield "", f"d_model {a['d_model']}, {a['heads']} heads of {a['d_k']}, d_ff {a['d_ff']}"
     yield "", f"{a['norm']}-norm, {a['activation']}, dropout {a['dropout']}"

@@ -145,7 +145,7 @@ def measure_steps(
     chosen: Chosen,
     device: torch.device,
 ) -> tuple[bool, list[str]]:
-    """Time real steps of a model made for it: whether bfloat16 pays, and lines on time and memory."""
+    """Time real steps of a model made for it: is it bfloat16, and lines on time and memory."""
     model = Transformer(architecture).to(device).train()
     optimizer = _optimizer(model, chosen)
     rows = plan(data.train.lengths, chosen.batch_tokens, seed=config.seed, epoch=0)[0][0]
@@ -181,6 +181,7 @@ def _peak_memory(device: torch.device) -> float:
 
 
 def finished(folder: Path) -> Result | None:
+    """Return the result of a run that has come to its end."""
     last = (read_metrics(folder / "metrics.jsonl") or [{}])[-1]
     kinds = {"value": float, "signature": str, "interval": float}
     if not last.get("finished") or any(type(last.get(k)) is not kind for k, kind in kinds.items()):
