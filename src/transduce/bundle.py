@@ -179,10 +179,17 @@ def read_header(path: Path) -> Shapes:
                 raise ValueError("its header would end beyond it")
             entries = parse_json(file.read(length))
         entries.pop("__metadata__", None)
-        for name, entry in entries.items():
+        shapes, end = {}, 0
+        for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+            shapes[name] = tuple(map(index, entry["shape"]))
+            begin, end, last = *entry["data_offsets"], end
             if entry["dtype"] != "F32":
                 raise ValueError(f"{name!r:.60} is {entry['dtype']!r:.20}, not float32")
-        return {name: tuple(map(index, entry["shape"])) for name, entry in entries.items()}
+            if begin != last or end - begin != 4 * math.prod(shapes[name]):
+                raise ValueError(f"{name!r:.60} is not where its shape and its neighbours say")
+        if 8 + length + end != path.stat().st_size:
+            raise ValueError("its tensors and its size do not fit each other")
+        return shapes
     except OSError as error:
         raise BundleError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -270,6 +277,9 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
                     f"{other} cannot be averaged with {first}: their tokenizer.model differ"
                 )
     shapes, _ = measure(config["architecture"])
+    for folder in folders:
+        weights = folder / "model.safetensors"
+        check_shapes(weights, read_header(weights), shapes)
     total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
     for folder in folders:
         for name, tensor in read_tensors(folder / "model.safetensors", shapes).items():
