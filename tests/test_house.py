@@ -15,6 +15,7 @@ TRAINING_WALK = [
     *("model/config.py", "model/transformer.py", "model/loss.py"),
     *(f"train/{path.name}" for path in sorted((SOURCE / "train").glob("*.py"))),
 ]
+TRAINING_WALK.remove("train/check.py")  # no part of a training: it asks whether one would run
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -22,7 +23,7 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef]:
 
 
 # A verb's function is its list of options.
-LONG_FUNCTIONS = {"cli/train.py:train"}
+LONG_FUNCTIONS = {"cli/train.py:settings"}
 
 
 def test_no_module_is_over_400_lines_and_no_function_over_60():

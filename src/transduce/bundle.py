@@ -166,6 +166,25 @@ def measure(architecture: TransformerConfig) -> tuple[Shapes, int]:
     return shapes, sum(map(math.prod, shapes.values())) * 4 + tables
 
 
+def see_memory(architecture: TransformerConfig, tokens: int, device: torch.device) -> None:
+    """See that a model, trained on batches of so many tokens, can fit: before any of it is made.
+
+    Raises:
+        SettingsError: the least it takes is more than there is.
+    """
+    shapes, _ = measure(architecture)
+    # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
+    # layers keep for the backward pass (Korthikanti et al. 2022, halved) and its logits.
+    layers = architecture.encoder_layers + architecture.decoder_layers
+    kept = layers * (8 * architecture.d_model + architecture.d_ff) + architecture.target_vocab_size
+    least = 16 * sum(map(math.prod, shapes.values())) + 2 * kept * tokens
+    if least > (there := machine_memory(device)):
+        raise SettingsError(
+            f"this training takes {least / 1e9:,.1f} GB of memory at least, and {device} has "
+            f"{there / 1e9:,.1f}; lower model.d_model, d_ff or the layers, or train.batch_tokens"
+        )
+
+
 def read_header(path: Path) -> Shapes:
     """Read which tensors a safetensors file of float32 holds, and none of their numbers.
 

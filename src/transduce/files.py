@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -89,6 +89,19 @@ def plain(path: Path) -> Path:
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise OSError(errno.EPERM, f"it is {what}, not a file", str(path))
     return path
+
+
+def not_own(folder: Path, files: Sequence[str], folders: Sequence[str]) -> str | None:
+    """Name the first thing in a folder to be written into that is not a file, or a folder, itself.
+
+    What is not there is no matter. A link is not even one that stays in the folder: whoever writes
+    into it would write somewhere else.
+    """
+    for is_kind, names in ((stat.S_ISREG, files), (stat.S_ISDIR, folders)):
+        for name in names:
+            if os.path.lexists(folder / name) and not is_kind((folder / name).lstat().st_mode):
+                return name
+    return None
 
 
 def read_plain(path: Path, at_most: int) -> bytes:

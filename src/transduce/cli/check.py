@@ -1,4 +1,4 @@
-"""The verb check: would this training run, and what would it take?"""
+"""The verb check: whether a training would run, and what it would take."""
 
 import typer
 from rich.console import Console

@@ -69,6 +69,16 @@ class Store:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def largest(self) -> tuple[int, int]:
+        """Return the largest id of the sources and of the targets, in one pass over all."""
+        lengths = self.lengths.reshape(-1)
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        some = lengths > 0
+        largest = np.zeros(len(lengths), dtype=np.int64)
+        largest[some] = np.maximum.reduceat(self._ids, starts[some])
+        source, target = largest.reshape(-1, 2).max(axis=0).tolist()
+        return source, target
+
     def __getitem__(self, row: SupportsIndex) -> tuple[list[int], list[int]]:
         """Return the source and target ids of a pair, as Python ints."""
         row = index(row)

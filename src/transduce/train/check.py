@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from transduce.bundle import measure
+from transduce.bundle import measure, see_memory
 from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, RunError, TransduceError
 from transduce.text.corpus import (
@@ -32,7 +32,7 @@ from transduce.train.config import TrainConfig
 from transduce.train.defaults import choose, choose_architecture, choose_vocab_size
 from transduce.train.monitor import say
 from transduce.train.prepare import prepare
-from transduce.train.start import finished, measure_steps, see_memory
+from transduce.train.start import finished, measure_steps
 
 _SAMPLE = 20_000
 """Pairs that are tried in earnest, or up to twice as many; a smaller corpus is tried whole."""
@@ -286,7 +286,7 @@ def _try(
     share = sample.total / len(sample.pairs)
     pairs = round(share * len(data.train))
     tokens = round(share * max(data.report["training_tokens"].values())) + pairs
-    sizes = (data.source_tokenizer.size, data.target_tokenizer.size) if whole else (size, size)
+    sizes = data.sizes if whole else (size, size)
     architecture, chosen, reasons = choose(config, pairs=pairs, tokens=tokens, vocab_sizes=sizes)
     findings.lines.extend(reasons)
     see_memory(architecture, min(chosen.batch_tokens, tokens), device)

@@ -113,7 +113,8 @@ def _read_state(folder: Path) -> State:
     if record.keys() != expected.keys():
         raise ValueError("its training.json lacks something, or has too much")
     for name, value in expected.items():
-        if type(record[name]) is not type(value):
+        found = record[name]
+        if type(found) is not type(value) or (type(found) is int and found < 0) or found != found:
             raise ValueError(f"its training.json has {name} = {record[name]!r}")
     if record.pop("format") != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")

@@ -37,6 +37,7 @@ from transduce.train.defaults import choose_vocab_size
 _HELD_OUT_AT_MOST = 2_000
 _HELD_OUT_SHARE = 0.02
 _ENCODED_AT_ONCE = 10_000
+_FILE = ("name", "sha256")
 
 
 class Example(NamedTuple):
@@ -55,6 +56,11 @@ class Data(NamedTuple):
     valid: list[Example]
     report: dict[str, Any]
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Of the source's and the target's vocabulary."""
+        return self.source_tokenizer.size, self.target_tokenizer.size
+
 
 def open_data(folder: Path) -> Data:
     """Open a data folder that `prepare` made.
@@ -63,19 +69,27 @@ def open_data(folder: Path) -> Data:
         RunError: something in it is missing or damaged.
     """
     try:
-        valid = [
-            Example(record["source"], tuple(record["references"]))
-            for record in map(json.loads, read_lines(plain(folder / "valid.jsonl")))
-        ]
+        records = map(json.loads, read_lines(plain(folder / "valid.jsonl")))
+        valid = [Example(record["source"], tuple(record["references"])) for record in records]
         report = read_json(folder / "report.json")
         if missing := {"lines", "files", "training_tokens"} - report.keys():
             raise ValueError(f"report.json lacks {', '.join(sorted(missing))}")
-        tokenizers = bundle.load_tokenizers(folder)
-        if not valid:
-            raise ValueError("valid.jsonl is empty")
-        return Data(*tokenizers, store.Store.open(folder / "train"), valid, report)
+        card = [*report["lines"], *(f[k] for f in report["files"].values() for k in _FILE)]
+        texts = [text for example in valid for text in (example.source, *example.references)]
+        if not all(isinstance(text, str) for text in (*card, *texts)):
+            raise ValueError("report.json or valid.jsonl holds what is no text")
+        if not valid or not all(example.references for example in valid):
+            raise ValueError("valid.jsonl is empty, or a line of it")
+        data = Data(
+            *bundle.load_tokenizers(folder), store.Store.open(folder / "train"), valid, report
+        )
+        if any(id >= size for id, size in zip(data.train.largest(), data.sizes, strict=True)):
+            raise ValueError("train holds ids that the tokenizer does not have")
+    except RecursionError:
+        raise RunError(f"{folder} is damaged; train in another --out") from None
     except (TransduceError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{folder} is damaged ({error}); train in another --out") from None
+    return data
 
 
 def prepare(config: TrainConfig, folder: Path, files: dict[str, dict[str, str]]) -> Data:

@@ -4,8 +4,6 @@ RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> chec
 """
 
 import json
-import os
-import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +11,14 @@ from typing import Any, TextIO
 
 from transduce.config import differences
 from transduce.errors import RunError
-from transduce.files import read_json, read_plain, write_whole
+from transduce.files import not_own, read_json, read_plain, write_whole
 from transduce.train.config import TrainConfig
 from transduce.train.prepare import fingerprints
 
 FORMAT = 1
+_FILES = ("lock", "config.json", "metrics.jsonl")
+_RECORD = {"settings": dict, "files": dict, "architecture": dict, "chosen": dict}
+_RECORD |= {"bf16": bool, "threads": int}
 _SIGNATURE = "a training run of transduce; locked while one is at work\n"
 
 
@@ -54,7 +55,12 @@ def see_usable(folder: Path) -> None:
         raise RunError(f"--out {folder} is a file; name a folder")
     if folder.exists() and any(folder.iterdir()) and not _is_ours(folder / "lock"):
         raise RunError(f"--out {folder} exists and is not a training run; name another folder")
-    _check_entries(folder)
+    checkpoints = [path.relative_to(folder) for path in (folder / "checkpoints").glob("step-*")]
+    if found := not_own(folder, _FILES, ("data", "checkpoints", *map(str, checkpoints))):
+        raise RunError(
+            f"--out {folder}: {found} is a link, or not what a run has there; remove it, or name "
+            "another folder"
+        )
 
 
 def see_free(folder: Path, lock: TextIO, *, exclusive: bool) -> None:
@@ -81,25 +87,6 @@ def _is_ours(lock: Path) -> bool:
     return text == _SIGNATURE.encode("utf-8") or (
         not text and len(list(lock.parent.iterdir())) == 1
     )
-
-
-def _check_entries(folder: Path) -> None:
-    """See that what training writes into is the run's own: a link could lead to anything.
-
-    Raises:
-        RunError: a link, a pipe or something else in the place of a file or a folder.
-    """
-    files = [folder / name for name in ("lock", "config.json", "metrics.jsonl")]
-    folders = [folder / "data", folder / "checkpoints"]
-    if folders[1].is_dir() and not folders[1].is_symlink():
-        folders += folders[1].glob("step-*")
-    for kind, paths in ((stat.S_ISREG, files), (stat.S_ISDIR, folders)):
-        for path in paths:
-            if os.path.lexists(path) and not kind(path.lstat().st_mode):
-                raise RunError(
-                    f"--out {folder}: {path.relative_to(folder)} is a link, or not what a run has "
-                    "there; remove it, or name another folder"
-                )
 
 
 def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
@@ -140,14 +127,15 @@ def read(folder: Path) -> dict[str, Any]:
             raise RunError(
                 f"{folder} has format {record['format']!r:.60}; this version reads {FORMAT}"
             )
-        if (
-            missing := {"settings", "files", "architecture", "chosen", "bf16", "threads"}
-            - record.keys()
-        ):
+        if missing := _RECORD.keys() - record.keys():
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        for name in ("settings", "files"):
-            if not isinstance(record[name], dict):
-                raise TypeError(f"its {name} are none")
+        for name, kind in _RECORD.items():
+            if type(record[name]) is not kind:
+                raise TypeError(f"its {name} is no {kind.__name__}")
+        if not all(isinstance(file, dict) for file in record["files"].values()):
+            raise TypeError("its files are none")
+        if not 0 < record["threads"] <= 1024:
+            raise ValueError("no machine has so many threads")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}); name another --out") from None
     return record

@@ -1,7 +1,6 @@
 """How a training begins: from settings to data, model and decisions, or to where it was stopped."""
 
 import logging
-import math
 import signal
 import sys
 import threading
@@ -17,10 +16,10 @@ from safetensors import SafetensorError
 from torch.optim import Adam
 
 from transduce import config as settings
-from transduce.bundle import Bundle, measure
+from transduce.bundle import Bundle, see_memory
 from transduce.data.batching import collate, plan
-from transduce.device import bf16_pays, choose_device, machine_memory, set_threads
-from transduce.errors import RunError, SettingsError, Stopped
+from transduce.device import bf16_pays, choose_device, set_threads
+from transduce.errors import RunError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
@@ -77,10 +76,9 @@ def _decide(
     config: TrainConfig, data: Data, device: torch.device, threads: int, console: Console
 ) -> dict[str, Any]:
     """Choose all that was left open, and say why; what is decided now is read back ever after."""
-    sizes = (data.source_tokenizer.size, data.target_tokenizer.size)
     tokens = max(data.report["training_tokens"].values()) + len(data.train)
     architecture, chosen, reasons = choose(
-        config, pairs=len(data.train), tokens=tokens, vocab_sizes=sizes
+        config, pairs=len(data.train), tokens=tokens, vocab_sizes=data.sizes
     )
     see_memory(architecture, min(chosen.batch_tokens, tokens), device)
     for line in (*data.report["lines"], *reasons):
@@ -105,8 +103,12 @@ def _set_up(
     if (was := record["threads"]) != threads:
         log.warning("%d threads, the run had %d: not the same to the last bit", threads, was)
     chosen = settings.validate(Chosen, record["chosen"])
+    architecture = settings.validate(TransformerConfig, record["architecture"])
+    if data.sizes != (architecture.source_vocab_size, architecture.target_vocab_size):
+        raise RunError(f"{config.out}: config.json and the tokenizers in data differ in size")
+    see_memory(architecture, 0, device)
     torch.manual_seed(config.seed)
-    model = Transformer(settings.validate(TransformerConfig, record["architecture"])).to(device)
+    model = Transformer(architecture).to(device)
     about = config.model_dump(include={"source_language", "target_language", "licence"})
     bundle = Bundle(model, data.source_tokenizer, data.target_tokenizer, about)
     optimizer = _optimizer(model, chosen)
@@ -117,25 +119,6 @@ def _set_up(
 def _optimizer(model: Transformer, chosen: Chosen) -> Adam:
     fused = next(model.parameters()).device.type in ("cpu", "cuda")
     return Adam(model.parameters(), betas=chosen.adam_betas, eps=chosen.adam_epsilon, fused=fused)
-
-
-def see_memory(architecture: TransformerConfig, tokens: int, device: torch.device) -> None:
-    """See that a model, trained on batches of so many tokens, can fit: before any of it is made.
-
-    Raises:
-        SettingsError: the least it takes is more than there is.
-    """
-    shapes, _ = measure(architecture)
-    # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
-    # layers keep for the backward pass (Korthikanti et al. 2022, halved) and its logits.
-    layers = architecture.encoder_layers + architecture.decoder_layers
-    kept = layers * (8 * architecture.d_model + architecture.d_ff) + architecture.target_vocab_size
-    least = 16 * sum(map(math.prod, shapes.values())) + 2 * kept * tokens
-    if least > (there := machine_memory(device)):
-        raise SettingsError(
-            f"this training takes {least / 1e9:,.1f} GB of memory at least, and {device} has "
-            f"{there / 1e9:,.1f}; lower model.d_model, d_ff or the layers, or train.batch_tokens"
-        )
 
 
 def measure_steps(
