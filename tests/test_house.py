@@ -47,10 +47,10 @@ def test_every_module_says_in_its_first_line_what_it_owns():
         assert docstring.split("\n")[0].endswith((".", ":")), path
 
 
-def test_training_is_understood_from_at_most_22_files_and_3250_lines():
+def test_training_is_understood_from_at_most_22_files_and_3400_lines():
     lines = sum((SOURCE / name).read_text(encoding="utf-8").count("\n") for name in TRAINING_WALK)
     assert len(TRAINING_WALK) <= 22
-    assert lines <= 3250
+    assert lines <= 3400
 
 
 def test_the_public_names_are_these():

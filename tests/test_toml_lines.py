@@ -27,7 +27,9 @@ TRICKY = [
 
 
 @strategies.composite
-def documents(draw: DrawFn) -> tuple[str, dict[tuple[str, ...], int]]:
+def documents(  # noqa: C901 - a grammar
+    draw: DrawFn,
+) -> tuple[str, dict[tuple[str, ...], int]]:
     """A document, and the line on which this test has put each of its keys."""
     names = iter(draw(strategies.permutations([f"k{i}" for i in range(40)])))
     text, lines = "", {}

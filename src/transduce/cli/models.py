@@ -33,6 +33,18 @@ def average(
     ] = None,
 ) -> None:
     """Write the mean of a run's last checkpoints, or of several models, as a model of its own."""
+    sources = write_average(models, out, last)
+    names = ", ".join(source["name"] for source in sources)
+    say(context.obj, f"the mean of {names} is in {out}")
+
+
+def write_average(models: list[Path], out: Path, last: int | None) -> list[dict[str, Any]]:
+    """Write the mean of models in a new folder, and return what its config.json says of them.
+
+    Raises:
+        BundleError: there is something in `out`, or what is given cannot be averaged.
+        RunError: a training removed a checkpoint while it was read.
+    """
     if os.path.lexists(out):
         raise BundleError(f"--out {out} exists; remove it, or name another folder")
     if len(models) == 1:
@@ -59,8 +71,7 @@ def average(
             bundle.save(beside, mean, _average_card(sources, card), sources=sources)
     except OSError as error:
         raise BundleError(f"--out {out} cannot be written: {error.strerror}") from None
-    names = ", ".join(source["name"] for source in sources)
-    say(context.obj, f"the mean of {names} is in {out}")
+    return sources
 
 
 def _last_checkpoints(run: Path, last: int) -> list[Path]:
@@ -115,9 +126,8 @@ def info(
     facts = describe(model)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
-        return
-    for name, value in _rows(facts):
-        typer.echo(printable(f"{name:<14}{value}"))
+    else:
+        typer.echo(table(facts))
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -193,6 +203,11 @@ def _section(card: str, title: str) -> list[str]:
     match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^#|\Z)", card, re.MULTILINE | re.DOTALL)
     lines = match[1].splitlines() if match else []
     return [line.removeprefix("- ") for line in lines if line.strip()][:_LINES_OF_A_CARD]
+
+
+def table(facts: dict[str, Any]) -> str:
+    """What `describe` has found, for people."""
+    return "\n".join(printable(f"{name:<14}{value}") for name, value in _rows(facts))
 
 
 def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
