@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from corpora import SMALL, SMALL_OPTIONS, reversals
 from rich.console import Console
 
-from transduce import train
+from transduce import bundle, train
 from transduce.config import validate
+from transduce.errors import BundleError
 from transduce.train import check as check_module
 from transduce.train.check import Findings, check
 from transduce.train.config import TrainConfig
@@ -195,8 +197,6 @@ def test_absurd_settings_are_told_in_a_line(tmp_path: Path, setting: str):
 def test_a_batch_that_cannot_fit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A batch never has more than the whole text; here the machine is small instead."""
     reversals(tmp_path)
-    from transduce import bundle
-
     monkeypatch.setattr(bundle, "machine_memory", lambda device: 3_000_000)
     changes = {"train": SMALL["train"] | {"batch_tokens": 10**15}}
     (problem,) = examine(tmp_path, **changes).problems
@@ -218,9 +218,14 @@ def test_a_name_that_is_no_unicode_is_checked_and_trained(tmp_path: Path):
     folder.mkdir()
     source, target = reversals(folder)
     source = source.rename(folder / os.fsdecode(b"t\xe9xt.src"))
-    words = ["--source", source, "--target", target, "--out", folder / "run", *SMALL_OPTIONS]
+    words = ["--source", source, "--target", target, "--out", tmp_path / "run", *SMALL_OPTIONS]
     for verb in ("check", "train", "train"):
         command = [sys.executable, "-m", "transduce", verb, *map(os.fsencode, words)]
         found = subprocess.run(command, capture_output=True, timeout=120)
         assert found.returncode == 0, found.stderr
-    assert "t\ufffdxt.src" in (folder / "run" / "best" / "model_card.md").read_text()
+    assert "t\ufffdxt.src" in (tmp_path / "run" / "best" / "model_card.md").read_text()
+    shutil.copytree(tmp_path / "run", folder / "run", symlinks=True)
+    with pytest.raises(BundleError, match="only where names are UTF-8"):
+        bundle.load(folder / "run")
+    (problem,) = examine(tmp_path, out=str(folder / "new")).problems
+    assert "only where names are UTF-8" in problem

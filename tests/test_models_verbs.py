@@ -1,5 +1,6 @@
 """The verbs info and average: what they tell and write, and what they refuse."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -53,7 +54,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 def transduce(*words: str | Path) -> str:
     """What the verbs do, in this process."""
     verb, *names = [word for word in words if not str(word).startswith("--")]
-    options = {a: b for a, b in zip(words, words[1:], strict=False) if a in ("--last", "--out")}
+    options = {a: b for a, b in itertools.pairwise(words) if a in ("--last", "--out")}
     if verb == "info":
         facts = describe(Path(names[0]))
         return json.dumps(facts) if "--json" in words else table(facts)

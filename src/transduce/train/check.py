@@ -106,7 +106,8 @@ class _Counter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def count(self, name: str, items: Iterable[Pair]) -> Iterator[Pair]:
         """Pass items on, and tell of them now and then."""

@@ -86,7 +86,7 @@ def open_data(folder: Path) -> Data:
         if any(id >= size for id, size in zip(data.train.largest(), data.sizes, strict=True)):
             raise ValueError("train holds ids that the tokenizer does not have")
     except RecursionError:
-        raise RunError(f"{folder} is damaged; train in another --out") from None
+        raise RunError(f"{folder} is damaged (nested too deeply); train in another --out") from None
     except (TransduceError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{folder} is damaged ({error}); train in another --out") from None
     return data

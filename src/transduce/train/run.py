@@ -51,6 +51,10 @@ def see_usable(folder: Path) -> None:
         RunError: it is something else.
         OSError: it cannot be looked into.
     """
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise RunError(f"--out {folder}: safetensors writes only where names are UTF-8") from None
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder} is a file; name a folder")
     if folder.exists() and any(folder.iterdir()) and not _is_ours(folder / "lock"):
