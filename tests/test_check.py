@@ -225,7 +225,7 @@ def test_a_name_that_is_no_unicode_is_checked_and_trained(tmp_path: Path):
         assert found.returncode == 0, found.stderr
     assert "t\ufffdxt.src" in (tmp_path / "run" / "best" / "model_card.md").read_text()
     shutil.copytree(tmp_path / "run", folder / "run", symlinks=True)
-    with pytest.raises(BundleError, match="only where names are UTF-8"):
+    with pytest.raises(BundleError, match="UTF-8"):
         bundle.load(folder / "run")
     (problem,) = examine(tmp_path, out=str(folder / "new")).problems
     assert "only where names are UTF-8" in problem

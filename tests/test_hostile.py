@@ -258,6 +258,15 @@ def test_a_model_of_a_stranger_is_refused_in_a_line(
     assert (model.parent / "secret").read_text() == SECRET
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_out_is_refused_even_to_what_would_fit(model: Path, name: str):
+    (model / name).rename(model.parent / "theirs")
+    (model / name).symlink_to("../theirs")
+    for reader in READERS.values():
+        with pytest.raises(TransduceError, match="a link that leads out of its folder"):
+            reader(model)
+
+
 def test_what_lies_in_its_folder_by_a_link_is_read(model: Path):
     (model / "real").mkdir()
     (model / "model.safetensors").rename(model / "real" / "weights")

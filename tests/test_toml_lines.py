@@ -122,6 +122,7 @@ def test_a_document_that_was_changed_has_right_lines_or_none(document, place: in
             {("a",): 1, ("c",): 7, ("c", "x"): 8},
         ),
         ("a = [{x = 1}]\nx = 2", {("a",): 1, ("x",): 2}),
+        ("a.b = 1\na.c = 2", {("a",): 1, ("a", "b"): 1, ("a", "c"): 2}),
         ("no toml", {}),
         ("a = [", {}),
         ("", {}),

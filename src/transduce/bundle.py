@@ -228,8 +228,6 @@ def read_tensors(path: Path, shapes: Shapes | None = None) -> dict[str, Tensor]:
         check_shapes(path, header, shapes)
     try:
         return load_file(path)
-    except UnicodeEncodeError:
-        raise BundleError(f"{path}: safetensors reads only where names are UTF-8") from None
     except (SafetensorError, OSError) as error:
         raise BundleError(f"{path} is damaged or not safetensors: {error}") from None
 

@@ -54,8 +54,6 @@ class _Scanner:
             elif self._skip("["):
                 table = self._name(table=())
                 self._skip("]")
-                if any(table[: len(array)] == array for array in self._arrays):
-                    table = None
             else:
                 self._pair(table)
 
