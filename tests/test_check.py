@@ -227,5 +227,6 @@ def test_a_name_that_is_no_unicode_is_checked_and_trained(tmp_path: Path):
     shutil.copytree(tmp_path / "run", folder / "run", symlinks=True)
     with pytest.raises(BundleError, match="UTF-8"):
         bundle.load(folder / "run")
-    (problem,) = examine(tmp_path, out=str(folder / "new")).problems
+    files = {"source": str(source), "target": str(target), "out": str(folder / "new")}
+    (problem,) = examine(tmp_path, **files).problems
     assert "only where names are UTF-8" in problem
