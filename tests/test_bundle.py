@@ -95,8 +95,11 @@ def test_a_run_stands_for_its_best(folder: Path, tmp_path_factory: pytest.TempPa
     (run / "checkpoints").mkdir()
     with pytest.raises(BundleError, match="not reached its first checkpoint"):
         bundle.load(run)
-    (run / "best").symlink_to(folder)
+    folder.rename(run / "checkpoints" / "step-1")
+    (run / "best").symlink_to("checkpoints/step-1")
     assert bundle.find(run) == run / "best"
+    (run.parent / "link").symlink_to(run)  # a user's own link to the whole
+    assert bundle.load(run.parent / "link").about == ABOUT
 
 
 def test_damage_is_named(folder: Path):

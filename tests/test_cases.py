@@ -26,9 +26,9 @@ from transduce import Translator, bundle, train
 from transduce.cli.app import main
 from transduce.config import validate
 from transduce.data.batching import collate, pad
-from transduce.decode.beam import BeamOptions, search
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import hypothesis, length_penalty
+from transduce.decode.search import SearchOptions, search
 from transduce.decode.stepper import ModelStepper
 from transduce.decode.stream import translate_stream
 from transduce.decode.translator import Translation
@@ -488,7 +488,7 @@ def test_r35_empty_lines_stay_where_they_are(model: Path):
     for window in (1, 3, 4, 100):
         for rows in (1, 3, 4, 100):
             found = translate_stream(
-                translator, lines, options=BeamOptions(beam=2), window=window,
+                translator, lines, options=SearchOptions(beam=2), window=window,
                 batch_tokens=2 * 30 * rows,
             )  # fmt: skip
             assert of(list(found)) == alone
@@ -536,7 +536,7 @@ def test_r38_the_same_with_and_without_a_cache(model: Path):
     loaded = bundle.load(model)
     lines = list(read_lines(case("R34.translate.in")))
     sources = [[*loaded.source_tokenizer.encode(line), EOS] for line in lines]
-    options = BeamOptions(beam=5, n_best=5)
+    options = SearchOptions(beam=5, n_best=5)
     limits = [min(options.limit(len(ids) - 1), 40) for ids in sources]
     found = [
         search(stepper, Constraints(limits), options)

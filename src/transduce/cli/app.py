@@ -9,10 +9,13 @@ import typer
 from rich.console import Console
 
 import transduce
+from transduce.cli.check import check
 from transduce.cli.evaluate import evaluate, score
+from transduce.cli.models import average, info
 from transduce.cli.train import demo, train
 from transduce.cli.translate import translate
 from transduce.errors import Stopped, TransduceError
+from transduce.files import printable
 from transduce.progress import say
 
 app = typer.Typer(
@@ -22,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The Transformer of 'Attention Is All You Need': from two text files to a translator.",
 )
-for verb in (demo, train, translate, evaluate, score):
+for verb in (demo, check, train, translate, evaluate, score, info, average):
     app.command()(verb)
 
 _UsageError = typer.BadParameter.__bases__[0]  # typer keeps its name to itself
@@ -33,7 +36,7 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except TransduceError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {printable(str(error))}", err=True)
     except _UsageError as error:
         typer.echo(f"error: {error.format_message()} (see transduce --help)", err=True)
     except Stopped as stopped:

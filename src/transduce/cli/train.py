@@ -1,9 +1,12 @@
-"""The verbs that make a model: demo, train."""
+"""The verbs that make a model: demo, train, and the options that train shares with its dry run."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from transduce import config
 from transduce.demo.run import demo as run_demo
@@ -19,7 +22,7 @@ def demo(
     run_demo(out, context.obj)
 
 
-def train(  # noqa: PLR0913 - one parameter an option
+def settings(  # noqa: PLR0913 - one parameter an option
     context: typer.Context,
     recipe: Annotated[
         Path | None, typer.Argument(help="Settings in TOML.", show_default=False)
@@ -52,16 +55,28 @@ def train(  # noqa: PLR0913 - one parameter an option
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as train.max_steps=500."),
     ] = None,
-) -> None:
-    """Make a translator of two text files, or go on with one that was stopped."""
+) -> TrainConfig:
+    """Read the settings of a training from the command line and a recipe."""
     # The options bear the names of the settings.
     given = {
         name: context.params[name] for name in TrainConfig.model_fields.keys() & context.params
     }
-    values = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in given.items()
-        if value is not None
-    }
-    settings = config.load(TrainConfig, recipe, set_ or (), values=values, root=data_root)
-    run_train(settings, console=context.obj)
+    values = {name: value for name, value in given.items() if value is not None}
+    return config.load(TrainConfig, recipe, set_ or (), values=values, root=data_root)
+
+
+def takes_settings(verb: Callable[[TrainConfig, Console], None]) -> Callable[..., None]:
+    """Make a verb of a function: its options are those of `settings`."""
+
+    def run(**options: Any) -> None:  # noqa: ANN401 - whatever `settings` takes
+        verb(settings(**options), options["context"].obj)
+
+    run.__name__, run.__doc__ = verb.__name__, verb.__doc__
+    run.__signature__ = inspect.signature(settings)  # pyrefly: ignore[missing-attribute]
+    return run
+
+
+@takes_settings
+def train(config: TrainConfig, console: Console) -> None:
+    """Make a translator of two text files, or go on with one that was stopped."""
+    run_train(config, console=console)

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from transduce.errors import DataError
+from transduce.files import plain, read_json
 
 _FORMAT = 1
 
@@ -42,11 +43,11 @@ class Store:
             DataError: the folder is missing, is no store, or its files do not fit each other.
         """
         try:
-            meta = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+            meta = read_json(folder / "store.json")
             dtype = {"uint16": "<u2", "uint32": "<u4"}[meta["dtype"]]
             # open_memmap reads arrays and nothing else: no archive, no pickle.
-            lengths = np.lib.format.open_memmap(folder / "lengths.npy", mode="r")
-            ids = np.memmap(folder / "ids.bin", dtype=dtype, mode="r")
+            lengths = np.lib.format.open_memmap(plain(folder / "lengths.npy"), mode="r")
+            ids = np.memmap(plain(folder / "ids.bin"), dtype=dtype, mode="r")
             fits = (
                 meta["format"] == _FORMAT
                 and lengths.dtype == np.int32
@@ -66,6 +67,16 @@ class Store:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def largest(self) -> tuple[int, int]:
+        """Return the largest id of the sources and of the targets, in one pass over all."""
+        lengths = self.lengths.reshape(-1)
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        some = lengths > 0
+        largest = np.zeros(len(lengths), dtype=np.int64)
+        largest[some] = np.maximum.reduceat(self._ids, starts[some])
+        source, target = largest.reshape(-1, 2).max(axis=0).tolist()
+        return source, target
 
     def __getitem__(self, row: SupportsIndex) -> tuple[list[int], list[int]]:
         """Return the source and target ids of a pair, as Python ints."""

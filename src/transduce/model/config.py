@@ -18,8 +18,8 @@ class TransformerConfig(Settings):
         SettingsError: values that contradict each other.
     """
 
-    source_vocab_size: int = Field(37_000, gt=UNK)
-    target_vocab_size: int = Field(37_000, gt=UNK)
+    source_vocab_size: int = Field(37_000, gt=UNK, le=2**24)
+    target_vocab_size: int = Field(37_000, gt=UNK, le=2**24)
     d_model: int = Field(512, gt=0, le=2**16)
     heads: int = Field(8, gt=0, le=2**10)
     d_k: int = Field(64, gt=0, le=2**16)
@@ -33,7 +33,7 @@ class TransformerConfig(Settings):
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     position_layout: Literal["interleaved", "halves"] = "interleaved"
     position_frequency: Literal["paper", "tensor2tensor"] = "paper"
-    position_offset: int = Field(0, ge=0)
+    position_offset: int = Field(0, ge=0, le=2**17)
     tie: Literal["all", "decoder", "none"] = "all"
     layer_norm_epsilon: float = Field(1e-6, gt=0)
     max_length: int = Field(1024, gt=1, le=2**17)

@@ -53,14 +53,23 @@ def read_lines(path: Path | None) -> Iterator[str]:
     Raises:
         DataError: the file cannot be read, or a line (named) is not UTF-8.
     """
-    for number, record in enumerate(_records(path), start=1):
-        try:
-            yield record.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{_name(path)}, line {number}: byte {error.start + 1} is not UTF-8"
-                f" (0x{record[error.start]:02X}); convert the file to UTF-8 or mend the line"
-            ) from None
+    for number, record in enumerate(read_records(path), start=1):
+        yield decode(path, number, record)
+
+
+def decode(path: Path | None, number: int, record: bytes) -> str:
+    """Return the text of a file's record.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        return record.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{_name(path)}, line {number}: byte {error.start + 1} is not UTF-8"
+            f" (0x{record[error.start]:02X}); convert the file to UTF-8 or mend the line"
+        ) from None
 
 
 def read_lines_leniently(path: Path | None, *, skip: int = 0) -> Iterator[Line]:
@@ -71,7 +80,7 @@ def read_lines_leniently(path: Path | None, *, skip: int = 0) -> Iterator[Line]:
     Raises:
         DataError: the file cannot be read.
     """
-    for number, record in islice(enumerate(_records(path), start=1), skip, None):
+    for number, record in islice(enumerate(read_records(path), start=1), skip, None):
         try:
             yield Line(number, record.decode("utf-8"))
         except UnicodeDecodeError:
@@ -87,7 +96,7 @@ def count_lines(path: Path) -> int:
     Raises:
         DataError: the file cannot be read.
     """
-    return sum(1 for _ in _records(path))
+    return sum(1 for _ in read_records(path))
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
@@ -101,11 +110,16 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
         if left is None or right is None:
             longer = shorter + 1 + sum(1 for _ in (targets if left is None else sources))
             counts = (shorter, longer) if left is None else (longer, shorter)
-            raise DataError(
-                f"{source} has {counts[0]} lines and {target} has {counts[1]};"
-                " line k of one must be the translation of line k of the other"
-            )
+            raise unequal(source, target, counts)
         yield Pair(left, right)
+
+
+def unequal(source: Path, target: Path, counts: tuple[int, int]) -> DataError:
+    """The error of two files that cannot be a text and its translation."""
+    return DataError(
+        f"{source} has {counts[0]} lines and {target} has {counts[1]};"
+        " line k of one must be the translation of line k of the other"
+    )
 
 
 def read_tsv(path: Path) -> Iterator[Pair]:
@@ -115,13 +129,22 @@ def read_tsv(path: Path) -> Iterator[Pair]:
         DataError: the file cannot be read, or a line (named) has not exactly two columns.
     """
     for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise DataError(
-                f"{path}, line {number}: {_columns(columns)}; a training file has exactly two,"
-                " source TAB target"
-            )
-        yield Pair(*columns)
+        yield two_columns(path, number, line)
+
+
+def two_columns(path: Path, number: int, line: str) -> Pair:
+    """Return the pair of a training file's line.
+
+    Raises:
+        DataError: it has not exactly two columns.
+    """
+    columns = line.split("\t")
+    if len(columns) != 2:
+        raise DataError(
+            f"{path}, line {number}: {_columns(columns)}; a training file has exactly two,"
+            " source TAB target"
+        )
+    return Pair(*columns)
 
 
 def read_references(path: Path) -> Iterator[tuple[str, ...]]:
@@ -131,16 +154,27 @@ def read_references(path: Path) -> Iterator[tuple[str, ...]]:
         DataError: the file cannot be read, or a line (named) has one column or another number of
             them than the first line.
     """
-    expected = None
+    expected = 0
     for number, line in enumerate(read_lines(path), start=1):
-        columns = tuple(line.split("\t"))
-        expected = expected or max(2, len(columns))
-        if len(columns) != expected:
-            raise DataError(
-                f"{path}, line {number}: {_columns(columns)} instead of {expected};"
-                " a validation file has a source and the same number of references on each line"
-            )
+        columns = reference_columns(path, number, line, expected)
+        expected = len(columns)
         yield columns
+
+
+def reference_columns(path: Path, number: int, line: str, expected: int) -> tuple[str, ...]:
+    """Return the columns of a validation file's line; 0 expects any number but one.
+
+    Raises:
+        DataError: it has one, or not as many as expected.
+    """
+    columns = tuple(line.split("\t"))
+    expected = expected or max(2, len(columns))
+    if len(columns) != expected:
+        raise DataError(
+            f"{path}, line {number}: {_columns(columns)} instead of {expected};"
+            " a validation file has a source and the same number of references on each line"
+        )
+    return columns
 
 
 class DataConfig(Settings):
@@ -262,24 +296,27 @@ def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, tupl
             files = [stack.enter_context(path.open("rb")) for path in paths]
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
-        records = [_records(path, file) for path, file in zip(paths, files, strict=True)]
+        records = [read_records(path, file) for path, file in zip(paths, files, strict=True)]
         while any(blocks := [list(islice(each, lines)) for each in records]):
             if len({len(block) for block in blocks}) > 1:
                 raise DataError("unequal numbers of lines")
             yield sum(file.tell() for file in files) / size, tuple(map(b"\n".join, blocks))
 
 
-def _records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[bytes]:
+def read_records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[bytes]:
     """Yield a file's records as bytes, without line ends and without the file's byte order mark.
 
     `opened` is that file where the caller wants to know how far it is read.
+
+    Raises:
+        DataError: the file cannot be read.
     """
     try:
         if path is None:
             yield from _split(_standard_input())
         elif opened is None:
             with path.open("rb") as file:
-                yield from _records(path, file)
+                yield from read_records(path, file)
         elif path.suffix == ".gz" or _is_gzip(path):
             yield from _split(gzip.GzipFile(fileobj=opened))
         else:

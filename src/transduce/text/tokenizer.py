@@ -17,10 +17,12 @@ from pydantic import Field
 
 from transduce.config import Settings
 from transduce.errors import TokenizerError
+from transduce.files import read_plain
 from transduce.ids import BOS, EOS, PAD, UNK
 
 log = logging.getLogger(__name__)
 
+_LARGEST_FILE = 1 << 26
 _LARGEST = 1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
 
 # Whatever some reader takes for the end of a line, and U+2581, SentencePiece's sign for the space.
@@ -69,10 +71,11 @@ class Tokenizer:
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError:
+            p = self._processor
+            p.LoadFromSerializedProto(model)
+            self.pieces(range(self.size))  # a damaged one may be no UTF-8
+        except (RuntimeError, UnicodeError):
             raise TokenizerError("this is not a SentencePiece model") from None
-        p = self._processor
         if (found := (p.pad_id(), p.bos_id(), p.eos_id(), p.unk_id())) != (PAD, BOS, EOS, UNK):
             raise TokenizerError(
                 "the SentencePiece model must have pad, bos, eos and unk as ids"
@@ -87,7 +90,7 @@ class Tokenizer:
             TokenizerError: there is no such file, or it is no usable model.
         """
         try:
-            return cls(path.read_bytes())
+            return cls(read_plain(path, _LARGEST_FILE))
         except OSError as error:
             raise TokenizerError(f"{path}: cannot be read ({error.strerror})") from None
         except TokenizerError as error:

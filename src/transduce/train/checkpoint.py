@@ -7,7 +7,6 @@ checkpoints/average/ the model directory of the mean of the last ones, where tha
 import json
 import math
 import re
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ from torch.optim import Optimizer
 from transduce.bundle import (
     FORMAT,
     Bundle,
+    Shapes,
     average,
     load,
     load_weights,
@@ -29,7 +29,7 @@ from transduce.bundle import (
 )
 from transduce.bundle import save as save_bundle
 from transduce.errors import RunError, TransduceError
-from transduce.files import link_whole, sha256, whole_folder
+from transduce.files import link_whole, read_json, remove, sha256, whole_folder
 from transduce.model.transformer import Transformer
 
 _SUMS = "SHA256SUMS"
@@ -105,7 +105,7 @@ def restore(run: Path, kept: Bundle, model: Transformer, optimizer: Optimizer) -
             if old.model != new.model:
                 raise ValueError("its tokenizer is not the run's")
         put_weights(kept.model, weights(saved.model), folder)
-        tensors = read_tensors(folder / "training.safetensors")
+        tensors = read_tensors(folder / "training.safetensors", _training_shapes(kept, model))
         for name, parameter in model.named_parameters():
             if model is not kept.model:
                 parameter.data.copy_(tensors[f"weights.{name}"])
@@ -121,12 +121,13 @@ def restore(run: Path, kept: Bundle, model: Transformer, optimizer: Optimizer) -
 
 
 def _read_state(folder: Path) -> State:
-    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    record = read_json(folder / "training.json")
     expected = {"format": FORMAT, **asdict(State())}
-    if not isinstance(record, dict) or record.keys() != expected.keys():
+    if record.keys() != expected.keys():
         raise ValueError("its training.json lacks something, or has too much")
     for name, value in expected.items():
-        if type(record[name]) is not type(value):
+        found = record[name]
+        if type(found) is not type(value) or (type(found) is int and found < 0) or found != found:
             raise ValueError(f"its training.json has {name} = {record[name]!r}")
     if record.pop("format") != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
@@ -181,7 +182,7 @@ def prune(run: Path, state: State) -> None:
             folder = path(run, step)
             folder.rename(folder.with_name(f".{folder.name}.part"))  # gone at once, or there
     for rest in (run / "checkpoints").glob(".*.part"):
-        shutil.rmtree(rest)
+        remove(rest)
 
 
 def load_average(run: Path, bundle: Bundle, state: State) -> None:
@@ -211,3 +212,13 @@ def _training_tensors(kept: Bundle, model: Transformer, optimizer: Optimizer) ->
     if model is not kept.model:
         tensors |= {f"weights.{name}": value for name, value in weights(model).items()}
     return tensors
+
+
+def _training_shapes(kept: Bundle, model: Transformer) -> Shapes:
+    """What `_training_tensors` has saved; its count of updates is a scalar."""
+    keys = ["step", "exp_avg", "exp_avg_sq", *(["weights"] if model is not kept.model else [])]
+    return {
+        f"{key}.{name}": () if key == "step" else tuple(parameter.shape)
+        for name, parameter in model.named_parameters()
+        for key in keys
+    }

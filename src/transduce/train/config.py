@@ -44,10 +44,10 @@ class TrainSettings(Settings):
     """
 
     max_steps: int | None = Field(None, gt=0, le=10**9)
-    batch_tokens: int | None = Field(None, gt=0)
-    accumulate: int = Field(1, gt=0)
+    batch_tokens: int | None = Field(None, gt=0, le=10**18)
+    accumulate: int = Field(1, gt=0, le=10**9)
     learning_rate_scale: float | None = Field(None, gt=0)
-    warmup: int | None = Field(None, gt=0)
+    warmup: int | None = Field(None, gt=0, le=10**9)
     adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
     adam_epsilon: float = Field(1e-9, gt=0)
     label_smoothing: float = Field(0.1, ge=0, lt=1)

@@ -198,7 +198,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if not isinstance(record["step"], int):
                 raise TypeError
             records.append(record)
-        except (ValueError, TypeError, KeyError):  # a kill has cut it short, or somebody was here
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            RecursionError,
+        ):  # a kill has cut it short, or somebody was here
             log.warning("%s, line %d is no record and is left out", path, number)
     return records
 

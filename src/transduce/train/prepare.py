@@ -5,6 +5,7 @@ data/  tokenizer.model (or source.model, target.model)  train/ (the store)  vali
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -29,7 +30,7 @@ from transduce.data.blocks import (
     reader,
 )
 from transduce.errors import DataError, RunError, TransduceError
-from transduce.files import sha256, whole_folder
+from transduce.files import plain, read_json, sha256, whole_folder
 from transduce.progress import Stage, say
 from transduce.text.corpus import (
     Pair,
@@ -55,6 +56,7 @@ _SMALL = 4_000_000
 """Bytes of text that are prepared before other processes would have started."""
 _PROCESSES = 8
 """At most: this one cannot keep more at work."""
+_FILE = ("name", "sha256")
 
 
 class Example(NamedTuple):
@@ -73,6 +75,11 @@ class Data(NamedTuple):
     valid: list[Example]
     report: dict[str, Any]
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Of the source's and the target's vocabulary."""
+        return self.source_tokenizer.size, self.target_tokenizer.size
+
 
 def open_data(folder: Path) -> Data:
     """Open a data folder that `prepare` made.
@@ -81,19 +88,27 @@ def open_data(folder: Path) -> Data:
         RunError: something in it is missing or damaged.
     """
     try:
-        valid = [
-            Example(record["source"], tuple(record["references"]))
-            for record in map(json.loads, read_lines(folder / "valid.jsonl"))
-        ]
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        records = map(json.loads, read_lines(plain(folder / "valid.jsonl")))
+        valid = [Example(record["source"], tuple(record["references"])) for record in records]
+        report = read_json(folder / "report.json")
         if missing := {"lines", "files", "training_tokens"} - report.keys():
             raise ValueError(f"report.json lacks {', '.join(sorted(missing))}")
-        tokenizers = bundle.load_tokenizers(folder)
-        if not valid:
-            raise ValueError("valid.jsonl is empty")
-        return Data(*tokenizers, store.Store.open(folder / "train"), valid, report)
+        card = [*report["lines"], *(f[k] for f in report["files"].values() for k in _FILE)]
+        texts = [text for example in valid for text in (example.source, *example.references)]
+        if not all(isinstance(text, str) for text in (*card, *texts)):
+            raise ValueError("report.json or valid.jsonl holds what is no text")
+        if not valid or not all(example.references for example in valid):
+            raise ValueError("valid.jsonl is empty, or a line of it")
+        data = Data(
+            *bundle.load_tokenizers(folder), store.Store.open(folder / "train"), valid, report
+        )
+        if any(id >= size for id, size in zip(data.train.largest(), data.sizes, strict=True)):
+            raise ValueError("train holds ids that the tokenizer does not have")
+    except RecursionError:
+        raise RunError(f"{folder} is damaged (nested too deeply); train in another --out") from None
     except (TransduceError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{folder} is damaged ({error}); train in another --out") from None
+    return data
 
 
 def prepare(
@@ -137,7 +152,10 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
             )
     try:
         return {
-            name: {"name": path.name, "sha256": sha256(path)}
+            name: {
+                "name": os.fsencode(path.name).decode("utf-8", "replace"),
+                "sha256": sha256(path),
+            }
             for name, path in config.text_files().items()
         }
     except OSError as error:

@@ -8,17 +8,20 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from transduce.config import differences, leaves
 from transduce.errors import RunError
-from transduce.files import write_whole
+from transduce.files import not_own, read_json, read_plain, write_whole
 from transduce.train.config import TrainConfig
 from transduce.train.prepare import fingerprints
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+_FILES = ("lock", "config.json", "metrics.jsonl")
+_RECORD = {"settings": dict, "files": dict, "architecture": dict, "chosen": dict}
+_RECORD |= {"bf16": bool, "threads": int}
 _SIGNATURE = "a training run of transduce; locked while one is at work\n"
 
 
@@ -29,40 +32,72 @@ def locked(folder: Path) -> Generator[None]:
     Raises:
         RunError: the folder is something else, or another process trains in it.
     """
-    import fcntl  # not on Windows, where one can translate but not train
-
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"--out {folder} is a file; name a folder")
     lock = folder / "lock"
     try:
-        if folder.exists() and any(folder.iterdir()) and not _is_ours(lock):
-            raise RunError(f"--out {folder} exists and is not a training run; name another folder")
+        see_usable(folder)
         folder.mkdir(parents=True, exist_ok=True)
         file = lock.open("a", encoding="utf-8")
     except OSError as error:
         raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"--out {folder}: another process trains in it now") from None
-        except OSError as error:  # some network file systems have no locks
-            log.warning(
-                "%s cannot be locked (%s): see to it that nothing else trains in it",
-                folder, error.strerror,
-            )  # fmt: skip
+        see_free(folder, file, exclusive=True)
         if not lock.stat().st_size:
             file.write(_SIGNATURE)
             file.flush()
         yield
 
 
+def see_usable(folder: Path) -> None:
+    """See that a folder is a run, or can become one.
+
+    Raises:
+        RunError: it is something else.
+        OSError: it cannot be looked into.
+    """
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise RunError(f"--out {folder}: safetensors writes only where names are UTF-8") from None
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"--out {folder} is a file; name a folder")
+    if folder.exists() and any(folder.iterdir()) and not _is_ours(folder / "lock"):
+        raise RunError(f"--out {folder} exists and is not a training run; name another folder")
+    checkpoints = [path.relative_to(folder) for path in (folder / "checkpoints").glob("step-*")]
+    if found := not_own(folder, _FILES, ("data", "checkpoints", *map(str, checkpoints))):
+        raise RunError(
+            f"--out {folder}: {found} is a link, or not what a run has there; remove it, or name "
+            "another folder"
+        )
+
+
+def see_free(folder: Path, lock: TextIO, *, exclusive: bool) -> None:
+    """Take a run's lock, or just see that nobody has it.
+
+    Raises:
+        RunError: another process has it.
+    """
+    import fcntl  # not on Windows, where one can translate but not train
+
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunError(f"--out {folder}: another process trains in it now") from None
+    except OSError as error:  # some network file systems have no locks
+        log.warning(
+            "%s cannot be locked (%s): see to it that nothing else trains in it",
+            folder, error.strerror,
+        )  # fmt: skip
+
+
 def _is_ours(lock: Path) -> bool:
     """Whether a lock file is one that this module has made: what says that a folder is a run."""
+    try:
+        text = read_plain(lock, len(_SIGNATURE))
+    except OSError:
+        return False
     # Empty: it was killed in its first moment, with nothing else there yet.
-    return lock.is_file() and (
-        lock.read_bytes() == _SIGNATURE.encode("utf-8")
-        or (lock.stat().st_size == 0 and len(list(lock.parent.iterdir())) == 1)
+    return text == _SIGNATURE.encode("utf-8") or (
+        not text and len(list(lock.parent.iterdir())) == 1
     )
 
 
@@ -102,15 +137,21 @@ def read(folder: Path) -> dict[str, Any]:
             )
         return {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         if record["format"] != FORMAT:
-            raise RunError(f"{folder} has format {record['format']}; this version reads {FORMAT}")
-        if (
-            missing := {"settings", "files", "architecture", "chosen", "bf16", "threads"}
-            - record.keys()
-        ):
+            raise RunError(
+                f"{folder} has format {record['format']!r:.60}; this version reads {FORMAT}"
+            )
+        if missing := _RECORD.keys() - record.keys():
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        for name, kind in _RECORD.items():
+            if type(record[name]) is not kind:
+                raise TypeError(f"its {name} is no {kind.__name__}")
+        if not all(isinstance(file, dict) for file in record["files"].values()):
+            raise TypeError("its files are none")
+        if not 0 < record["threads"] <= 1024:
+            raise ValueError("no machine has so many threads")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}); name another --out") from None
     return record
 

@@ -18,7 +18,7 @@ from torch.optim import Adam
 
 from transduce import config as settings
 from transduce import tensorboard
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, see_memory
 from transduce.data.batching import collate, plan
 from transduce.device import bf16_pays, choose_device, enough_memory, set_threads
 from transduce.errors import DataError, RunError, Stopped
@@ -56,7 +56,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
         threads = set_threads(config.threads or record.get("threads", 0))
         if record:
             run.check(record, config, folder)
-            if (done := _finished(folder)) is not None:
+            if (done := finished(folder)) is not None:
                 say(console, f"this training is finished: BLEU {done.bleu.value:.2f} on validation")
                 say(console, f"translate with:  transduce translate {folder} < some-text")
                 say(console, "for another training name another --out")
@@ -64,7 +64,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
             data = open_data(folder / "data")
         else:
             # Settings that contradict each other are told now, not after the text has been read.
-            choose_architecture(config, pairs=0, vocab_sizes=(300, 300))
+            see_memory(choose_architecture(config, pairs=0, vocab_sizes=(300, 300))[0], 0, device)
             files = fingerprints(config)
             say(console, "reading and encoding the text")
             data = prepare(config, folder / "data", files, console)
@@ -83,15 +83,17 @@ def _decide(
     config: TrainConfig, data: Data, device: torch.device, threads: int, console: Console
 ) -> dict[str, Any]:
     """Choose all that was left open, and say why; what is decided now is read back ever after."""
-    sizes = (data.source_tokenizer.size, data.target_tokenizer.size)
     tokens = max(data.report["training_tokens"].values()) + len(data.train)
     architecture, chosen, reasons = choose(
-        config, pairs=len(data.train), tokens=tokens, vocab_sizes=sizes
+        config, pairs=len(data.train), tokens=tokens, vocab_sizes=data.sizes
     )
+    see_memory(architecture, min(chosen.batch_tokens, tokens), device)
     for line in (*data.report["lines"], *reasons):
         say(console, f"  {line}")
     with enough_memory(RunError, demands(config, chosen, architecture)):
-        bf16 = _measure(config, data, architecture, chosen, device, console)
+        bf16, lines = measure_steps(config, data, architecture, chosen, device)
+    for line in lines:
+        say(console, f"  {line}")
     return {
         "settings": config.identity(),
         "files": data.report["files"],
@@ -109,8 +111,12 @@ def _set_up(
     if (was := record["threads"]) != threads:
         log.warning("%d threads, the run had %d: not the same to the last bit", threads, was)
     chosen = settings.validate(Chosen, record["chosen"])
+    architecture = settings.validate(TransformerConfig, record["architecture"])
+    if data.sizes != (architecture.source_vocab_size, architecture.target_vocab_size):
+        raise RunError(f"{config.out}: config.json and the tokenizers in data differ in size")
+    see_memory(architecture, 0, device)
     torch.manual_seed(config.seed)
-    model = Transformer(settings.validate(TransformerConfig, record["architecture"])).to(device)
+    model = Transformer(architecture).to(device)
     about = config.model_dump(include={"source_language", "target_language", "licence"})
     average = copy.deepcopy(model) if chosen.ema_decay else model
     kept = Bundle(average, data.source_tokenizer, data.target_tokenizer, about)
@@ -124,15 +130,14 @@ def _optimizer(model: Transformer, chosen: Chosen) -> Adam:
     return Adam(model.parameters(), betas=chosen.adam_betas, eps=chosen.adam_epsilon, fused=fused)
 
 
-def _measure(
+def measure_steps(
     config: TrainConfig,
     data: Data,
     architecture: TransformerConfig,
     chosen: Chosen,
     device: torch.device,
-    console: Console,
-) -> bool:
-    """Decide the precision by timing real steps of a model made for it; tell time and memory."""
+) -> tuple[bool, list[str]]:
+    """Time real steps of a model made for it: is it bfloat16, and lines on time and memory."""
     model = Transformer(architecture).to(device).train()
     optimizer = _optimizer(model, chosen)
     rows = plan(data.train.lengths, chosen.batch_tokens, seed=config.seed, epoch=0)[0][0]
@@ -150,13 +155,11 @@ def _measure(
     precision = "bf16" if bf16 else "fp32"
     threads = torch.get_num_threads()
     validations = chosen.max_steps // chosen.validate_every
-    say(console, f"  {parameters:,} parameters, {precision} on {device} (threads: {threads})")
-    say(
-        console,
-        f"  about {max(1, round(minutes))} min and {validations} validations, "
+    return bf16, [
+        f"{parameters:,} parameters, {precision} on {device} (threads: {threads})",
+        f"about {max(1, round(minutes))} min and {validations} validations, "
         f"{_peak_memory(device):.1f} GB of memory",
-    )
-    return bf16
+    ]
 
 
 def _peak_memory(device: torch.device) -> float:
@@ -169,9 +172,11 @@ def _peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def _finished(folder: Path) -> Result | None:
+def finished(folder: Path) -> Result | None:
+    """Return the result of a run that has come to its end."""
     last = (read_metrics(folder / "metrics.jsonl") or [{}])[-1]
-    if not last.get("finished") or not {"value", "signature", "interval"} <= last.keys():
+    kinds = {"value": float, "signature": str, "interval": float}
+    if not last.get("finished") or any(type(last.get(k)) is not kind for k, kind in kinds.items()):
         return None
     return Result(folder / "best", Score(last["value"], last["signature"], last["interval"]))
 

@@ -1,0 +1,22 @@
+"""The verb check: whether a training would run, and what it would take."""
+
+import typer
+from rich.console import Console
+
+from transduce.cli.train import takes_settings
+from transduce.files import printable
+from transduce.train.check import check as examine
+from transduce.train.config import TrainConfig
+
+
+@takes_settings
+def check(config: TrainConfig, console: Console) -> None:
+    """Tell what train would do with these settings and files, and what is wrong; train nothing."""
+    findings = examine(config, console)
+    for line in findings.lines:
+        typer.echo(printable(line))
+    for problem in findings.problems:
+        typer.echo(f"error: {printable(problem)}", err=True)
+    if findings.problems:
+        raise typer.Exit(2)
+    typer.echo("this training would run")

@@ -1,0 +1,322 @@
+"""A dry run: what a training would read, choose and need, and everything that would stop it."""
+
+import logging
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from transduce.bundle import measure, see_memory
+from transduce.device import choose_device, set_threads
+from transduce.errors import DataError, RunError, TransduceError
+from transduce.progress import say
+from transduce.text.corpus import (
+    Pair,
+    decode,
+    read_records,
+    reference_columns,
+    two_columns,
+    unequal,
+)
+from transduce.text.tokenizer import normalize
+from transduce.train import checkpoint, run
+from transduce.train.config import TrainConfig
+from transduce.train.defaults import choose, choose_architecture, choose_vocab_size
+from transduce.train.prepare import prepare
+from transduce.train.start import finished, measure_steps
+
+_SAMPLE = 20_000
+"""Pairs that are tried in earnest, or up to twice as many; a smaller corpus is tried whole."""
+_TOLD = 20
+"""Problems of one file that are told one by one."""
+
+
+class Findings(NamedTuple):
+    """What a dry run has found: with problems, a training would not run."""
+
+    lines: list[str]
+    problems: list[str]
+
+
+class _Sample(NamedTuple):
+    """Every so manieth pair of a corpus of `total`."""
+
+    pairs: list[Pair]
+    total: int
+    bytes: int
+
+
+def check(config: TrainConfig, console: Console) -> Findings:
+    """Do all that training does before its first step, on a sample if the text is long.
+
+    Nothing is written but a copy of the sample, in the system's folder for temporary files, while
+    it is at work. Errors of the text are found in the whole of it, with training's own readers.
+    """
+    findings = Findings([], [])
+    device = torch.device("cpu")
+    with _noting(findings):
+        device = choose_device(config.device)
+    with _noting(findings):
+        see_memory(choose_architecture(config, pairs=0, vocab_sizes=(300, 300))[0], 0, device)
+    with _Counter(console) as counter:
+        sample = _read_training(config, findings, counter)
+        _read_validation(config, findings, counter)
+    goes_on = False
+    with _noting(findings):
+        goes_on = _look_at_out(config, findings, unread=bool(findings.problems))
+    if not findings.problems and not goes_on:
+        set_threads(config.threads)
+        say(console, "trying a sample" if len(sample.pairs) < sample.total else "trying the text")
+        with _noting(findings), tempfile.TemporaryDirectory(prefix="transduce-check-") as folder:
+            _try(config, sample, Path(folder), findings, device)
+    return findings
+
+
+@contextmanager
+def _noting(findings: Findings) -> Generator[None]:
+    """Note an error as a problem, and go on after it."""
+    try:
+        yield
+    except TransduceError as error:
+        findings.problems.append(str(error))
+    except OSError as error:
+        findings.problems.append(f"{error.filename}: {error.strerror}")
+
+
+class _Counter:
+    """Shows how many lines have been read: it may take a while."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("reading {task.description}, line {task.completed:,}"), BarColumn())
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+        self._console = console
+
+    def __enter__(self) -> "_Counter":
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def count(self, name: str, items: Iterable[Pair]) -> Iterator[Pair]:
+        """Pass items on, and tell of them now and then."""
+        task = self._progress.add_task(name, total=None)
+        for number, item in enumerate(items, start=1):
+            if number % 100_000 == 0:
+                self._progress.update(task, completed=number)
+                if not self._console.is_terminal and number % 2_000_000 == 0:
+                    say(self._console, f"reading {name}, line {number:,}")
+            yield item
+        self._progress.remove_task(task)
+
+
+class _File:
+    """A text file whose problems are all found; the first ones are told, the others counted."""
+
+    def __init__(self, option: str, path: Path, findings: Findings) -> None:
+        self.option, self.path, self.lines, self.problems = option, path, 0, 0
+        self._findings = findings
+        self.readable = True
+
+    def note(self, error: DataError) -> None:
+        self.problems += 1
+        if self.problems <= _TOLD:
+            self._findings.problems.append(str(error))
+
+    def texts(self) -> Iterator[str | None]:
+        """The records; None in the place of one that is no UTF-8, and none of what is no file."""
+        try:
+            if self.path.exists() and not self.path.is_file():
+                raise DataError(f"{self.option} {self.path} is no regular file")
+            for number, record in enumerate(read_records(self.path), start=1):
+                self.lines = number
+                try:
+                    yield decode(self.path, number, record)
+                except DataError as error:
+                    self.note(error)
+                    yield None
+        except DataError as error:
+            self.readable = False
+            self.note(error)
+
+    def rows(self, *, references: bool) -> Iterator[Pair]:
+        """The rows of a file in columns; of a validation file, the source and a reference."""
+        expected = 0
+        for number, text in enumerate(self.texts(), start=1):
+            if text is None:
+                continue
+            try:
+                if references:
+                    columns = reference_columns(self.path, number, text, expected)
+                    expected = len(columns)
+                    yield Pair(*columns[:2])
+                else:
+                    yield two_columns(self.path, number, text)
+            except DataError as error:
+                self.note(error)
+
+    def close(self) -> None:
+        """Tell the file's size, and how many problems were not told."""
+        if self.problems > _TOLD:
+            more = self.problems - _TOLD
+            self._findings.problems.append(f"{self.path}: and {more:,} more lines like these")
+        if self.readable:
+            size = self.path.stat().st_size / 1e6
+            self._findings.lines.append(
+                f"{self.option} {self.path}: {self.lines:,} lines, {size:,.1f} MB"
+            )
+
+
+def _pairs(source: _File, target: _File, findings: Findings) -> Iterator[Pair]:
+    for left, right in zip_longest(source.texts(), target.texts()):
+        if left is not None and right is not None:
+            yield Pair(left, right)
+    if source.lines != target.lines and source.readable and target.readable:
+        error = unequal(source.path, target.path, (source.lines, target.lines))
+        findings.problems.append(str(error))
+
+
+def _read_training(config: TrainConfig, findings: Findings, counter: _Counter) -> _Sample:
+    files, pairs = _open(config, "", findings)
+    sample = _take_sample(counter.count("the text", pairs))
+    for file in files:
+        file.close()
+    if not sample.total and all(file.readable and not file.problems for file in files):
+        findings.problems.append(f"{files[0].path}: there is no text in it")
+    return sample
+
+
+def _read_validation(config: TrainConfig, findings: Findings, counter: _Counter) -> None:
+    files, pairs = _open(config, "valid_", findings)
+    for _ in counter.count("the validation set", pairs):
+        pass
+    for file in files:
+        file.close()
+
+
+def _open(config: TrainConfig, kind: str, findings: Findings) -> tuple[list[_File], Iterator[Pair]]:
+    """The files of the text ("") or of the validation set ("valid_"), and the pairs in them."""
+    files = [
+        _File(f"--{name.replace('_', '-')}", path, findings)
+        for name, path in config.text_files().items()
+        if name.startswith("valid_") == bool(kind)
+    ]
+    if not files:
+        return [], iter(())
+    if len(files) == 1:
+        return files, files[0].rows(references=bool(kind))
+    source, target = files
+    return files, _pairs(source, target, findings)
+
+
+def _take_sample(pairs: Iterable[Pair]) -> _Sample:
+    """Take every so manieth pair, evenly from first to last, without knowing how many there are."""
+    kept: list[Pair] = []
+    every, total, size = 1, 0, 0
+    for pair in pairs:
+        if total % every == 0:
+            kept.append(pair)
+            if len(kept) > 2 * _SAMPLE:
+                kept, every = kept[::2], every * 2
+        total += 1
+        size += len(pair.source) + len(pair.target)
+    return _Sample(kept, total, size)
+
+
+def _look_at_out(config: TrainConfig, findings: Findings, *, unread: bool) -> bool:
+    """Tell what training would find in --out; True if it would go on, or has finished, there."""
+    folder = config.out
+    run.see_usable(folder)
+    there = folder
+    while not there.exists():
+        there = there.parent
+    if not os.access(there, os.W_OK):
+        raise RunError(f"--out {folder} cannot be used: {there} may not be written to")
+    if not (folder / "lock").exists():
+        findings.lines.append(f"--out {folder}: a new run")
+        return False
+    with (folder / "lock").open(encoding="utf-8") as lock:
+        run.see_free(folder, lock, exclusive=False)
+    record = run.read(folder)
+    if not record:
+        findings.lines.append(f"--out {folder}: a run that had not begun; it would begin anew")
+        return False
+    if not unread:
+        run.check(record, config, folder)
+    done, steps = finished(folder), checkpoint.steps(folder)
+    state = "is finished; train would say so" if done else "is under way; train would go on"
+    findings.lines.append(
+        f"--out {folder}: this training {state}, from step {max(steps, default=0):,}"
+    )
+    return True
+
+
+def _try(
+    config: TrainConfig, sample: _Sample, folder: Path, findings: Findings, device: torch.device
+) -> None:
+    """Prepare the sample as training would, and infer what the whole would need."""
+    whole = len(sample.pairs) == sample.total
+    tried = _with_text(config, sample.pairs, folder)
+    size = 0
+    logger = logging.getLogger("transduce.text.tokenizer")
+    if not whole:
+        characters = len({c for pair in sample.pairs for side in pair for c in normalize(side)})
+        size = choose_vocab_size(config, pairs=sample.total, characters=characters)
+        changed = config.tokenizer.model_copy(update={"vocab_size": size})
+        tried = tried.model_copy(update={"tokenizer": changed})
+        findings.lines.append(
+            f"in a sample of {len(sample.pairs):,} of {sample.total:,} pairs, evenly taken:"
+        )
+        logger.disabled = True  # the sample may not fill the vocabulary of the whole
+    try:
+        data = prepare(tried, folder / "data", {}, Console(quiet=True))
+    finally:
+        logger.disabled = False
+    findings.lines.extend(data.report["lines"])
+    share = sample.total / len(sample.pairs)
+    pairs = round(share * len(data.train))
+    tokens = round(share * max(data.report["training_tokens"].values())) + pairs
+    sizes = data.sizes if whole else (size, size)
+    architecture, chosen, reasons = choose(config, pairs=pairs, tokens=tokens, vocab_sizes=sizes)
+    findings.lines.extend(reasons)
+    see_memory(architecture, min(chosen.batch_tokens, tokens), device)
+    _, lines = measure_steps(config, data, architecture, chosen, device)
+    findings.lines.extend(lines)
+    shapes, _ = measure(architecture)
+    weights = 4 * sum(map(math.prod, shapes.values()))
+    # Checkpoints hold the weights and Adam's two moments: the last ones, the best, one being made.
+    checkpoints = 3 * weights * (chosen.average_last + 2) + weights
+    encoded = sum(p.stat().st_size for p in (folder / "data").rglob("*") if p.is_file())
+    text = round(share * encoded) + 2 * sample.bytes
+    _see_disk(config.out, checkpoints + text, findings)
+
+
+def _with_text(config: TrainConfig, pairs: list[Pair], folder: Path) -> TrainConfig:
+    """The same settings for other text."""
+    paths = {"source": folder / "source", "target": folder / "target"}
+    for name, path in paths.items():
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(getattr(pair, name) + "\n" for pair in pairs)
+    return config.model_copy(update={**paths, "tsv": None})
+
+
+def _see_disk(out: Path, needed: int, findings: Findings) -> None:
+    there = out.absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    line = f"{needed / 1e9:,.1f} GB of disk, of {free / 1e9:,.1f} GB that are free"
+    findings.lines.append(f"about {line}")
+    if needed > free:
+        findings.problems.append(f"--out {out} needs about {line}")
