@@ -14,27 +14,24 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from transduce.config import validate
 from transduce.device import choose_device, machine_memory
 from transduce.errors import BundleError, SettingsError
-from transduce.files import parse_json, plain, read_json
+from transduce.files import plain, read_json
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import Tokenizer
 
 FORMAT = 1
 """Version of the directory; a reader refuses what is newer."""
-
-_LARGEST_HEADER = 1 << 24  # two thousand layers have a quarter of it
 
 Shapes = dict[str, tuple[int, ...]]
 """Names of tensors, and how large each is."""
@@ -85,11 +82,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Bundle:
     config = read_config(folder)
     architecture = config["architecture"]
     shapes, size = measure(architecture)
+    _check_memory(f"{folder}: the model takes", size)
     tensors = read_tensors(folder / "model.safetensors", shapes)
-    if size > (there := machine_memory(torch.device("cpu"))):
-        raise BundleError(
-            f"{folder}: the model takes {size / 1e9:,.1f} GB, this machine has {there / 1e9:,.1f}"
-        )
     with torch.random.fork_rng(devices=[]):  # the first weights are drawn, then replaced
         model = Transformer(architecture)
     put_weights(model, tensors, folder / "model.safetensors")
@@ -166,23 +160,9 @@ def measure(architecture: TransformerConfig) -> tuple[Shapes, int]:
     return shapes, sum(map(math.prod, shapes.values())) * 4 + tables
 
 
-def see_memory(architecture: TransformerConfig, tokens: int, device: torch.device) -> None:
-    """See that a model, trained on batches of so many tokens, can fit: before any of it is made.
-
-    Raises:
-        SettingsError: the least it takes is more than there is.
-    """
-    shapes, _ = measure(architecture)
-    # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
-    # layers keep for the backward pass (Korthikanti et al. 2022, halved) and its logits.
-    layers = architecture.encoder_layers + architecture.decoder_layers
-    kept = layers * (8 * architecture.d_model + architecture.d_ff) + architecture.target_vocab_size
-    least = 16 * sum(map(math.prod, shapes.values())) + 2 * kept * tokens
-    if least > (there := machine_memory(device)):
-        raise SettingsError(
-            f"this training takes {least / 1e9:,.1f} GB of memory at least, and {device} has "
-            f"{there / 1e9:,.1f}; lower model.d_model, d_ff or the layers, or train.batch_tokens"
-        )
+def _check_memory(what: str, size: int) -> None:
+    if size > (there := machine_memory(torch.device("cpu"))):
+        raise BundleError(f"{what} {size / 1e9:,.1f} GB, this machine has {there / 1e9:,.1f}")
 
 
 def read_header(path: Path) -> Shapes:
@@ -191,28 +171,19 @@ def read_header(path: Path) -> Shapes:
     Raises:
         BundleError: missing, damaged, or of another kind.
     """
+    shapes = {}
     try:
-        with plain(path).open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(_LARGEST_HEADER, path.stat().st_size - 8):
-                raise ValueError("its header would end beyond it")
-            entries = parse_json(file.read(length))
-        entries.pop("__metadata__", None)
-        shapes, end = {}, 0
-        for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-            shapes[name] = tuple(map(index, entry["shape"]))
-            begin, end, last = *entry["data_offsets"], end
-            if entry["dtype"] != "F32":
-                raise ValueError(f"{name!r:.60} is {entry['dtype']!r:.20}, not float32")
-            if begin != last or end - begin != 4 * math.prod(shapes[name]):
-                raise ValueError(f"{name!r:.60} is not where its shape and its neighbours say")
-        if 8 + length + end != path.stat().st_size:
-            raise ValueError("its tensors and its size do not fit each other")
-        return shapes
+        with safe_open(plain(path), "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                tensor = file.get_slice(name)
+                if tensor.get_dtype() != "F32":
+                    raise ValueError(f"{name!r:.60} is {tensor.get_dtype()}, not float32")
+                shapes[name] = tuple(tensor.get_shape())
     except OSError as error:
-        raise BundleError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise BundleError(f"{path} is damaged or not safetensors: {error}") from None
+        raise BundleError(f"{path}: {error.strerror or error}") from None
+    except (SafetensorError, ValueError, MemoryError) as error:  # memory: as large as the file
+        raise BundleError(f"{path} is damaged or not safetensors: {str(error)[:200]!r}") from None
+    return shapes
 
 
 def read_tensors(path: Path, shapes: Shapes | None = None) -> dict[str, Tensor]:
@@ -234,7 +205,8 @@ def read_tensors(path: Path, shapes: Shapes | None = None) -> dict[str, Tensor]:
 
 def load_weights(model: Transformer, path: Path) -> None:
     """Put the tensors of a file into a model, as `put_weights` does."""
-    put_weights(model, read_tensors(path), path)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    put_weights(model, read_tensors(path, shapes), path)
 
 
 @torch.no_grad()
@@ -242,7 +214,7 @@ def put_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> N
     """Put tensors, those of `path`, into a model; each name on both sides is used exactly once.
 
     Raises:
-        BundleError: names missing or left over, another shape, or numbers that are none.
+        BundleError: names missing or left over, another shape, or numbers that are not finite.
     """
     parameters = dict(model.named_parameters())
     check_shapes(
@@ -257,7 +229,7 @@ def put_weights(model: Transformer, tensors: dict[str, Tensor], path: Path) -> N
 
 
 def check_shapes(path: Path, found: Shapes, expected: Shapes) -> None:
-    """See that a file's tensors are just those that its config.json calls for.
+    """Check that a file's tensors are just those that its config.json calls for.
 
     Raises:
         BundleError: names missing or left over, or another shape.
@@ -299,6 +271,8 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
     for folder in folders:
         weights = folder / "model.safetensors"
         check_shapes(weights, read_header(weights), shapes)
+    # The sums, and beside them a model or the mean.
+    _check_memory("an average takes", 12 * sum(map(math.prod, shapes.values())))
     total = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
     for folder in folders:
         for name, tensor in read_tensors(folder / "model.safetensors", shapes).items():
@@ -328,7 +302,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{path} has format {found!r:.60}; this version reads {FORMAT}")
     for key in _ABOUT:
         if not isinstance(config.setdefault(key, ""), str):
-            raise BundleError(f"{path}: {key} is no text")
+            raise BundleError(f"{path}: {key} is not text")
     try:
         config["architecture"] = validate(TransformerConfig, config["architecture"])
     except SettingsError as error:

@@ -50,14 +50,14 @@ _NO_MEMORY = re.compile("allocate memory|not enough memory|out of memory|bad_all
 
 
 @contextmanager
-def enough_memory(kind: type[TransduceError], told: str) -> Generator[None]:
-    """Tell memory that runs out, the machine's or a GPU's, as one line of this kind of error."""
+def enough_memory(kind: type[TransduceError], remedy: str) -> Generator[None]:
+    """Raise this kind of error, with the remedy, where the memory of machine or GPU runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
             raise
-        raise kind(f"memory ran out, {told}") from None
+        raise kind(f"memory ran out, {remedy}") from None
 
 
 def machine_memory(device: torch.device) -> int:
@@ -71,6 +71,16 @@ def machine_memory(device: torch.device) -> int:
     with suppress(OSError, ValueError):  # "max", where there is no limit
         return min(there, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return there
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process has taken at most: on the GPU, where it uses one."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # not on Windows, where one can translate but not train
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def bf16_pays(device: torch.device, step: Callable[[bool], None]) -> bool:

@@ -42,6 +42,8 @@ def whole_folder(folder: Path) -> Generator[Path]:
         beside.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        if os.path.lexists(gone) and not os.path.lexists(folder):  # the new could not take its name
+            gone.rename(folder)
         remove(gone)
     flush(folder.parent)
 
@@ -99,10 +101,10 @@ def plain(path: Path) -> Path:
 
 
 def not_own(folder: Path, files: Sequence[str], folders: Sequence[str]) -> str | None:
-    """Name the first thing in a folder to be written into that is not a file, or a folder, itself.
+    """Return the first of these names in a folder at which there is no file, or no folder, itself.
 
-    What is not there is no matter. A link is not even one that stays in the folder: whoever writes
-    into it would write somewhere else.
+    For a folder to be written into: a link is none, even one that stays in the folder, as what is
+    written there would lie elsewhere. A name at which there is nothing is not counted.
     """
     for is_kind, names in ((stat.S_ISREG, files), (stat.S_ISDIR, folders)):
         for name in names:
@@ -118,7 +120,8 @@ def read_plain(path: Path, at_most: int) -> bytes:
         OSError: it has more, or see `plain`.
     """
     with plain(path).open("rb") as file:
-        data = file.read(at_most + 1)
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, at_most) + 1)  # so much memory is taken, read or not
     if len(data) > at_most:
         raise OSError(errno.EFBIG, f"it has more than {at_most:,} bytes", str(path))
     return data
@@ -129,17 +132,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: see `read_plain`.
-        ValueError: no JSON, no object, a name twice, nested without end, a number without end.
+        ValueError: not JSON, not an object, a name twice, nested too deeply, too many digits.
     """
-    return parse_json(read_plain(path, _LARGEST_JSON))
-
-
-def parse_json(data: bytes) -> dict[str, Any]:
-    """Read a JSON object, as `read_json` does.
-
-    Raises:
-        ValueError: see there.
-    """
+    data = read_plain(path, _LARGEST_JSON)
     try:
         tree = json.loads(data.decode("utf-8"), object_pairs_hook=_object)
     except RecursionError:
@@ -189,9 +184,13 @@ def link_whole(link: Path, target: str) -> None:
     flush(link.parent)
 
 
-def sha256(path: Path) -> str:
-    """Name a file's bytes."""
-    with path.open("rb") as file:
+def sha256(path: Path, *, follow: bool = True) -> str:
+    """Name a file's bytes; a stranger's file without following links, see `plain`.
+
+    Raises:
+        OSError: it cannot be read, or `plain` refuses it.
+    """
+    with (path if follow else plain(path)).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -1,5 +1,6 @@
 """Numbers of steps as TensorBoard events: the one module that knows tensorboardX."""
 
+import re
 import time
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,8 @@ class EventWriter:
         folder.mkdir(exist_ok=True)
         # Read in the order of their names, so numbered: no clock is trusted. Not SummaryWriter: it
         # writes in a thread, and waits for ever once that has met a full disk.
-        number = len(list(folder.iterdir()))
+        found = (re.match(r"\d+", path.name) for path in folder.iterdir())
+        number = max((int(match[0]) for match in found if match), default=-1) + 1
         self._file = file_writer.EventsWriter(str(folder / f"{number:06}"))
         start = self._event(after + 1)
         start.session_log.status = self._protocol.SessionLog.START

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from transduce.bundle import measure, see_memory
+from transduce.bundle import measure
 from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, RunError, TransduceError
 from transduce.progress import say
@@ -30,7 +30,7 @@ from transduce.text.corpus import (
 from transduce.text.tokenizer import normalize
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
-from transduce.train.defaults import choose, choose_architecture, choose_vocab_size
+from transduce.train.defaults import check_memory, check_settings, choose, choose_vocab_size
 from transduce.train.prepare import prepare
 from transduce.train.start import finished, measure_steps
 
@@ -66,7 +66,7 @@ def check(config: TrainConfig, console: Console) -> Findings:
     with _noting(findings):
         device = choose_device(config.device)
     with _noting(findings):
-        see_memory(choose_architecture(config, pairs=0, vocab_sizes=(300, 300))[0], 0, device)
+        check_settings(config, device)
     with _Counter(console) as counter:
         sample = _read_training(config, findings, counter)
         _read_validation(config, findings, counter)
@@ -290,7 +290,7 @@ def _try(
     sizes = data.sizes if whole else (size, size)
     architecture, chosen, reasons = choose(config, pairs=pairs, tokens=tokens, vocab_sizes=sizes)
     findings.lines.extend(reasons)
-    see_memory(architecture, min(chosen.batch_tokens, tokens), device)
+    check_memory(architecture, min(chosen.batch_tokens, tokens), device)
     _, lines = measure_steps(config, data, architecture, chosen, device)
     findings.lines.extend(lines)
     shapes, _ = measure(architecture)

@@ -9,9 +9,9 @@ import math
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
@@ -21,36 +21,37 @@ from transduce.bundle import (
     Bundle,
     Shapes,
     average,
-    load,
+    load_tokenizers,
     load_weights,
     put_weights,
+    read_config,
     read_tensors,
     weights,
 )
 from transduce.bundle import save as save_bundle
+from transduce.config import Settings, validate
 from transduce.errors import RunError, TransduceError
-from transduce.files import link_whole, read_json, remove, sha256, whole_folder
+from transduce.files import link_whole, read_json, read_plain, remove, sha256, whole_folder
 from transduce.model.transformer import Transformer
 
 _SUMS = "SHA256SUMS"
-_UNSUMMED = {_SUMS, "model_card.md"}
-"""A card may be edited; what training reads again is summed, as `sha256sum --check` wants it."""
+_SUMMED = {"config.json", "model.safetensors", "training.safetensors", "training.json"}
+"""What training reads again, beside the tokenizers; a card may be edited."""
 
 
-@dataclass
-class State:
+class State(Settings, frozen=False):
     """Where a training stands, weights aside; the order of data and dropout follow from it."""
 
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
+    step: int = Field(0, ge=0)
+    epoch: int = Field(0, ge=0)
+    position: int = Field(0, ge=0)
     """Steps of this epoch that are done."""
-    best_step: int = 0
+    best_step: int = Field(0, ge=0)
     best_bleu: float = -1.0
-    best_loss: float = math.inf
-    stale: int = 0
+    best_loss: float = Field(math.inf, ge=0, allow_inf_nan=True)
+    stale: int = Field(0, ge=0)
     """Validations since the best one."""
-    validated: list[int] = field(default_factory=list)
+    validated: list[int] = Field(default_factory=list)
     """Steps of the last `average_last` validations."""
 
 
@@ -66,9 +67,11 @@ def save(
     with whole_folder(folder) as beside:
         save_bundle(beside, kept, card)
         save_file(_training_tensors(kept, model, optimizer), beside / "training.safetensors")
-        text = json.dumps({"format": FORMAT, **asdict(state)}, indent=2)
+        text = json.dumps({"format": FORMAT, **state.model_dump()}, indent=2)
         (beside / "training.json").write_text(text + "\n", encoding="utf-8")
-        (beside / _SUMS).write_text(_sums(beside), encoding="utf-8")
+        names = sorted({file.name for file in beside.iterdir()} - {"model_card.md"})
+        sums = "".join(f"{sha256(beside / name)}  {name}\n" for name in names)
+        (beside / _SUMS).write_text(sums, encoding="utf-8")  # as `sha256sum --check` wants it
     return folder
 
 
@@ -93,18 +96,17 @@ def restore(run: Path, kept: Bundle, model: Transformer, optimizer: Optimizer) -
     if not done:
         return State()
     folder = path(run, done[-1])
-    with _intact(folder, done):
-        state = _read_state(folder)
-        if state.step != done[-1]:
-            raise ValueError(f"its training.json is of step {state.step}")
-        saved = load(folder)
-        for old, new in (
-            (saved.source_tokenizer, kept.source_tokenizer),
-            (saved.target_tokenizer, kept.target_tokenizer),
-        ):
+    with intact(run, done[-1]):
+        record = read_json(folder / "training.json")
+        state = validate(State, {key: value for key, value in record.items() if key != "format"})
+        if record != {"format": FORMAT, **state.model_dump()} or state.step != done[-1]:
+            raise ValueError(f"its training.json is not of step {done[-1]} in format {FORMAT}")
+        if read_config(folder)["architecture"] != kept.model.config:
+            raise ValueError("its config.json is not the run's")
+        for old, new in zip(load_tokenizers(folder), kept[1:3], strict=True):
             if old.model != new.model:
                 raise ValueError("its tokenizer is not the run's")
-        put_weights(kept.model, weights(saved.model), folder)
+        load_weights(kept.model, folder / "model.safetensors")
         tensors = read_tensors(folder / "training.safetensors", _training_shapes(kept, model))
         for name, parameter in model.named_parameters():
             if model is not kept.model:
@@ -120,50 +122,38 @@ def restore(run: Path, kept: Bundle, model: Transformer, optimizer: Optimizer) -
     return state
 
 
-def _read_state(folder: Path) -> State:
-    record = read_json(folder / "training.json")
-    expected = {"format": FORMAT, **asdict(State())}
-    if record.keys() != expected.keys():
-        raise ValueError("its training.json lacks something, or has too much")
-    for name, value in expected.items():
-        found = record[name]
-        if type(found) is not type(value) or (type(found) is int and found < 0) or found != found:
-            raise ValueError(f"its training.json has {name} = {record[name]!r}")
-    if record.pop("format") != FORMAT:
-        raise ValueError(f"it is not of format {FORMAT}")
-    return State(**record)
-
-
 def load_model(run: Path, kept: Bundle, step: int) -> None:
     """Put the model of a step into `kept`, if it is as it was saved.
 
     Raises:
         RunError: the checkpoint is damaged.
     """
-    folder = path(run, step)
-    with _intact(folder, steps(run)):
-        load_weights(kept.model, folder / "model.safetensors")
+    with intact(run, step):
+        load_weights(kept.model, path(run, step) / "model.safetensors")
 
 
 @contextmanager
-def _intact(folder: Path, done: list[int]) -> Generator[None]:
-    """See that a checkpoint's files are as they were saved; what is wrong with it tells what to do.
+def intact(run: Path, step: int) -> Generator[None]:
+    """Check the sums of a checkpoint's files; tell that, and any error within, as its damage.
 
     A bit that has flipped in a weight would show nowhere else: it is a number like any other.
+
+    Raises:
+        RunError: the checkpoint is damaged; what to do instead.
     """
-    others = [step for step in done if path(folder.parents[1], step) != folder]
+    folder, others = path(run, step), [other for other in steps(run) if other != step]
     remedy = f"go on from step {others[-1]:,}" if others else "begin anew"
     try:
-        if (folder / _SUMS).read_text(encoding="utf-8") != _sums(folder):
-            raise ValueError(f"its files are not those of its {_SUMS}")
+        lines = read_plain(folder / _SUMS, 1 << 16).decode("utf-8").splitlines()
+        sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        if lacking := _SUMMED - sums.keys():
+            raise ValueError(f"its {_SUMS} lacks {', '.join(sorted(lacking))}")
+        for name, digest in sums.items():
+            if sha256(folder / Path(name).name, follow=False) != digest:
+                raise ValueError(f"{name!r:.60} is not that of its {_SUMS}")
         yield
-    except (TransduceError, OSError, ValueError, KeyError) as error:
+    except (TransduceError, OSError, ValueError) as error:
         raise RunError(f"{folder} is damaged ({error}); remove it to {remedy}") from None
-
-
-def _sums(folder: Path) -> str:
-    names = sorted({path.name for path in folder.iterdir()} - _UNSUMMED)
-    return "".join(f"{sha256(folder / name)}  {name}\n" for name in names)
 
 
 def point_best(run: Path, folder: Path) -> None:
@@ -187,10 +177,10 @@ def prune(run: Path, state: State) -> None:
 
 def load_average(run: Path, bundle: Bundle, state: State) -> None:
     """Put the mean of the last validated checkpoints into the model (section 6.1)."""
-    folders, done = [path(run, step) for step in state.validated], steps(run)
-    for folder in folders:
-        with _intact(folder, done):
-            read_tensors(folder / "model.safetensors")
+    folders = [path(run, step) for step in state.validated]
+    for step in state.validated:
+        with intact(run, step):
+            pass  # the sums are all that can be wrong with it
     put_weights(bundle.model, average(folders), folders[-1])
 
 

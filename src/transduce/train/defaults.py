@@ -1,8 +1,13 @@
 """Chooses what was not said from the size of the corpus, and says why."""
 
+import math
 import sys
 from typing import NamedTuple
 
+import torch
+
+from transduce.bundle import measure
+from transduce.device import machine_memory
 from transduce.errors import SettingsError
 from transduce.model.config import TransformerConfig, preset
 from transduce.train.config import TrainConfig, TrainSettings
@@ -133,6 +138,35 @@ def choose_architecture(
         )
     source, target = vocab_sizes
     return preset(name, source, target_vocab_size=target, **given), reasons
+
+
+def check_memory(architecture: TransformerConfig, tokens: int, device: torch.device) -> None:
+    """Check that a model and batches of so many tokens can fit, before any of it is made.
+
+    Raises:
+        SettingsError: the least it takes is more than there is.
+    """
+    shapes, _ = measure(architecture)
+    # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
+    # layers keep for the backward pass (Korthikanti et al. 2022, halved) and its logits.
+    layers = architecture.encoder_layers + architecture.decoder_layers
+    kept = layers * (8 * architecture.d_model + architecture.d_ff) + architecture.target_vocab_size
+    least = 16 * sum(map(math.prod, shapes.values())) + 2 * kept * tokens
+    if least > (there := machine_memory(device)):
+        raise SettingsError(
+            f"this training takes {least / 1e9:,.1f} GB of memory at least, and {device} has "
+            f"{there / 1e9:,.1f}; lower model.d_model, d_ff or the layers, or train.batch_tokens"
+        )
+
+
+def check_settings(config: TrainConfig, device: torch.device) -> None:
+    """Check, before the text is read, that settings go together and with this machine's memory.
+
+    Raises:
+        SettingsError: they do not, whatever the text is.
+    """
+    architecture, _ = choose_architecture(config, pairs=0, vocab_sizes=(300, 300))
+    check_memory(architecture, 0, device)
 
 
 def _size(pairs: int) -> _Size:

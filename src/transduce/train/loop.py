@@ -80,6 +80,12 @@ def train_step(
     return Step(float(total), tokens, finite)
 
 
+def adam(model: Transformer, chosen: Chosen) -> Adam:
+    """Make the paper's optimizer; `train_step` sets its rate."""
+    fused = next(model.parameters()).device.type in ("cpu", "cuda")
+    return Adam(model.parameters(), betas=chosen.adam_betas, eps=chosen.adam_epsilon, fused=fused)
+
+
 class Result(NamedTuple):
     """Where the best model is, and its validation score."""
 
@@ -103,10 +109,11 @@ class Training(NamedTuple):
 
 @dataclass
 class Stop:
-    """Whether somebody has asked to stop, and whether that waits until a step is saved."""
+    """A request to stop."""
 
     asked: bool = False
     waits: bool = False
+    """Whether it is met only once a step is saved, not at once."""
 
 
 def go_on(training: Training, stop: Stop, console: Console) -> Result:

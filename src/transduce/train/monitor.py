@@ -4,7 +4,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from transduce.evaluate import Score
-from transduce.files import write_whole
+from transduce.files import whole_file
 from transduce.progress import duration, say
 from transduce.tensorboard import EventWriter
 from transduce.train.config import TrainConfig
@@ -57,7 +58,7 @@ class Monitor:
         self._live = Live(get_renderable=self._render, console=console, transient=True)
         self._began = time.monotonic()
         self._began_step = step
-        self._window = _Window()
+        self._loss, self._tokens, self._since = 0.0, 0, self._began
 
     def __enter__(self) -> "Monitor":
         if self._console.is_terminal:
@@ -84,9 +85,11 @@ class Monitor:
         self, step: int, applied: bool, loss: float, tokens: int, *, learning_rate: float
     ) -> None:
         """Take in one step: its summed plain loss in nats and the number of real target tokens."""
-        if applied:  # else its loss may be no number
-            self._window.add(loss, tokens)
-        mean, rate = self._window.mean(), self._window.rate()
+        if applied:  # else its loss may not be finite
+            self._loss, self._tokens = self._loss + loss, self._tokens + tokens
+        seconds = time.monotonic() - self._since
+        mean = self._loss / max(1, self._tokens)
+        rate = self._tokens / seconds if seconds > 0 else 0.0  # no clock is trusted
         perplexity = math.exp(min(mean, 700))
         numbers = f"loss {mean:.3f}  perplexity {perplexity:.1f}  {rate:,.0f} tokens/s"
         self._progress.update(self._task, completed=step)
@@ -103,7 +106,7 @@ class Monitor:
         if not self._console.is_terminal:
             left = duration((self._max_steps - step) * self._seconds_a_step(step))
             self.say(f"step {step:,}/{self._max_steps:,}  {numbers}  {left} left")
-        self._window = _Window()
+        self._loss, self._tokens, self._since = 0.0, 0, time.monotonic()
 
     def validation(
         self, step: int, result: Validation, examples: Sequence[Example], *, best: bool
@@ -134,10 +137,11 @@ class Monitor:
     @contextmanager
     def validating(self) -> Generator[None]:
         """Show what takes so long, and leave it out of the rates."""
+        began = time.monotonic()
         self._progress.update(self._task, description="validating")
         yield
         self._progress.update(self._task, description="training")
-        self._window.restart()
+        self._since += time.monotonic() - began
 
     def finished(self, step: int, best: str, score: Score) -> None:
         """Show and record the end: which model is the best, and its score."""
@@ -162,52 +166,38 @@ class Monitor:
         )
 
 
-class _Window:
-    """Sums over the steps since the last record."""
-
-    def __init__(self) -> None:
-        self.loss, self.tokens, self.seconds = 0.0, 0, 0.0
-        self.restart()
-
-    def restart(self) -> None:
-        """Leave out the time since the last step."""
-        self._since = time.monotonic()
-
-    def add(self, loss: float, tokens: int) -> None:
-        now = time.monotonic()
-        self.loss += loss
-        self.tokens += tokens
-        self.seconds += max(0, now - self._since)  # no clock is trusted
-        self._since = now
-
-    def mean(self) -> float:
-        return self.loss / max(1, self.tokens)
-
-    def rate(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the records of a metrics.jsonl; lines that are none are left out, with a warning."""
+    return list(_records(path))
+
+
+def last_record(path: Path) -> dict[str, Any]:
+    """Return the last record of a metrics.jsonl; empty if it has none."""
+    return next(iter(deque(_records(path), maxlen=1)), {})
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
-        return []
-    records = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            if not isinstance(record["step"], int):
-                raise TypeError
-            records.append(record)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            RecursionError,
-        ):  # a kill has cut it short, or somebody was here
-            log.warning("%s, line %d is no record and is left out", path, number)
-    return records
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                record = json.loads(line)
+                if not isinstance(record["step"], int):
+                    raise TypeError
+            except (
+                ValueError,
+                TypeError,
+                KeyError,
+                RecursionError,
+            ):  # cut short by a kill, or by hand
+                log.warning("%s, line %d is no record and is left out", path, number)
+            else:
+                yield record
 
 
 def _cut(path: Path, step: int) -> None:
-    kept = [record for record in read_metrics(path) if record["step"] <= step]
-    write_whole(path, "".join(json.dumps(record) + "\n" for record in kept))
+    with whole_file(path, follow=False) as file:
+        for record in _records(path):
+            if record["step"] <= step:
+                file.write(json.dumps(record) + "\n")

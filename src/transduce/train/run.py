@@ -9,17 +9,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from transduce.config import differences, leaves
-from transduce.errors import RunError
+from pydantic import Field
+
+from transduce.config import Settings, differences, leaves, validate
+from transduce.errors import RunError, SettingsError
 from transduce.files import lock, not_own, read_json, read_plain, write_whole
+from transduce.model.config import TransformerConfig
 from transduce.train.config import TrainConfig
+from transduce.train.defaults import Chosen
 from transduce.train.prepare import fingerprints
 
 FORMAT = 1
 _FILES = ("lock", "config.json", "metrics.jsonl")
-_RECORD = {"settings": dict, "files": dict, "architecture": dict, "chosen": dict}
-_RECORD |= {"bf16": bool, "threads": int}
+_FOLDERS = ("data", "checkpoints", "tensorboard")
 _SIGNATURE = "a training run of transduce; locked while one is at work\n"
+
+
+class Record(Settings):
+    """What a run is: its settings and text files, and what was decided for it."""
+
+    format: int = FORMAT
+    settings: dict[str, Any]
+    files: dict[str, dict[str, str]]
+    architecture: TransformerConfig
+    chosen: Chosen
+    bf16: bool
+    threads: int = Field(gt=0, le=1024)
 
 
 @contextmanager
@@ -60,7 +75,7 @@ def check_usable(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()) and not _is_ours(folder / "lock"):
         raise RunError(f"--out {folder} exists and is not a training run; name another folder")
     checkpoints = [path.relative_to(folder) for path in (folder / "checkpoints").glob("step-*")]
-    if found := not_own(folder, _FILES, ("data", "checkpoints", *map(str, checkpoints))):
+    if found := not_own(folder, _FILES, (*_FOLDERS, *map(str, checkpoints))):
         raise RunError(
             f"--out {folder}: {found} is a link, or not what a run has there; remove it, or name "
             "another folder"
@@ -89,17 +104,17 @@ def _is_ours(path: Path) -> bool:
     )
 
 
-def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
-    """See that a run's record is of this configuration and of these very text files.
+def check(record: Record, config: TrainConfig, folder: Path) -> None:
+    """Check that a run's record is of this configuration and of these very text files.
 
     Raises:
         RunError: it is the run of other settings, or its text files have changed since.
     """
     plain = TrainConfig(tsv=Path()).identity()  # a setting that came later was as it is by default
     changed = differences(
-        {**dict(leaves(plain)), **dict(leaves(record["settings"]))}, dict(leaves(config.identity()))
+        {**dict(leaves(plain)), **dict(leaves(record.settings))}, dict(leaves(config.identity()))
     )
-    before, now = record["files"], fingerprints(config)
+    before, now = record.files, fingerprints(config)
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name, {}), now.get(name, {})
         if old.get("sha256") != new.get("sha256"):
@@ -111,8 +126,8 @@ def check(record: dict[str, Any], config: TrainConfig, folder: Path) -> None:
         )
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return what a run has recorded about itself; empty before its data is ready.
+def read(folder: Path) -> Record | None:
+    """Return what a run has recorded about itself; None before its data is ready.
 
     Raises:
         RunError: its config.json is damaged, of another format, or gone from beside checkpoints.
@@ -123,28 +138,17 @@ def read(folder: Path) -> dict[str, Any]:
             raise RunError(
                 f"{folder} has checkpoints, but its config.json is gone; name another --out"
             )
-        return {}
+        return None
     try:
-        record = read_json(path)
-        if record["format"] != FORMAT:
-            raise RunError(
-                f"{folder} has format {record['format']!r:.60}; this version reads {FORMAT}"
-            )
-        if missing := _RECORD.keys() - record.keys():
-            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        for name, kind in _RECORD.items():
-            if type(record[name]) is not kind:
-                raise TypeError(f"its {name} is no {kind.__name__}")
-        if not all(isinstance(file, dict) for file in record["files"].values()):
-            raise TypeError("its files are none")
-        if not 0 < record["threads"] <= 1024:
-            raise ValueError("no machine has so many threads")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        tree = read_json(path)
+        if (found := tree.get("format")) != FORMAT:
+            raise RunError(f"{path} has format {found!r:.60}; this version reads {FORMAT}")
+        return validate(Record, tree)
+    except (OSError, ValueError, SettingsError) as error:
         raise RunError(f"{path} is damaged ({error}); name another --out") from None
-    return record
 
 
-def write(folder: Path, record: dict[str, Any]) -> None:
-    """Record what a run is: format, settings, files, and what was decided for it."""
-    text = json.dumps({"format": FORMAT, **record}, indent=2, ensure_ascii=False)
+def write(folder: Path, record: Record) -> None:
+    """Record what a run is."""
+    text = json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False)
     write_whole(folder / "config.json", text + "\n")

@@ -3,33 +3,30 @@
 import copy
 import logging
 import signal
-import sys
 import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 from safetensors import SafetensorError
-from torch.optim import Adam
 
-from transduce import config as settings
 from transduce import tensorboard
-from transduce.bundle import Bundle, see_memory
+from transduce.bundle import Bundle
 from transduce.data.batching import collate, plan
-from transduce.device import bf16_pays, choose_device, enough_memory, set_threads
+from transduce.device import bf16_pays, choose_device, enough_memory, peak_memory, set_threads
 from transduce.errors import DataError, RunError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
+from transduce.progress import say
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
-from transduce.train.defaults import Chosen, choose, choose_architecture
-from transduce.train.loop import Result, Stop, Training, demands, go_on, train_step
-from transduce.train.monitor import read_metrics, say
+from transduce.train.defaults import Chosen, check_memory, check_settings, choose
+from transduce.train.loop import Result, Stop, Training, adam, demands, go_on, train_step
+from transduce.train.monitor import last_record
 from transduce.train.prepare import Data, fingerprints, open_data, prepare
 
 log = logging.getLogger(__name__)
@@ -53,18 +50,9 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
     with _disk_errors(folder), run.locked(folder), _stop_signals() as stop:
         device = choose_device(config.device)
         record = run.read(folder)
-        threads = set_threads(config.threads or record.get("threads", 0))
-        if record:
-            run.check(record, config, folder)
-            if (done := finished(folder)) is not None:
-                say(console, f"this training is finished: BLEU {done.bleu.value:.2f} on validation")
-                say(console, f"translate with:  transduce translate {folder} < some-text")
-                say(console, "for another training name another --out")
-                return done
-            data = open_data(folder / "data")
-        else:
-            # Settings that contradict each other are told now, not after the text has been read.
-            see_memory(choose_architecture(config, pairs=0, vocab_sizes=(300, 300))[0], 0, device)
+        threads = set_threads(config.threads or (record.threads if record else 0))
+        if record is None:
+            check_settings(config, device)
             files = fingerprints(config)
             say(console, "reading and encoding the text")
             data = prepare(config, folder / "data", files, console)
@@ -73,6 +61,14 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
                 raise DataError(f"{', '.join(changed)} changed while it was read; start again")
             record = _decide(config, data, device, threads, console)
             run.write(folder, record)
+        else:
+            run.check(record, config, folder)
+            if (done := finished(folder)) is not None:
+                say(console, f"this training is finished: BLEU {done.bleu.value:.2f} on validation")
+                say(console, f"translate with:  transduce translate {folder} < some-text")
+                say(console, "for another training name another --out")
+                return done
+            data = open_data(folder / "data")
         training = _set_up(config, data, record, device, threads)
         if training.state.step:
             say(console, f"going on from step {training.state.step:,}")
@@ -81,53 +77,47 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
 
 def _decide(
     config: TrainConfig, data: Data, device: torch.device, threads: int, console: Console
-) -> dict[str, Any]:
+) -> run.Record:
     """Choose all that was left open, and say why; what is decided now is read back ever after."""
     tokens = max(data.report["training_tokens"].values()) + len(data.train)
     architecture, chosen, reasons = choose(
         config, pairs=len(data.train), tokens=tokens, vocab_sizes=data.sizes
     )
-    see_memory(architecture, min(chosen.batch_tokens, tokens), device)
+    check_memory(architecture, min(chosen.batch_tokens, tokens), device)
     for line in (*data.report["lines"], *reasons):
         say(console, f"  {line}")
-    with enough_memory(RunError, demands(config, chosen, architecture)):
-        bf16, lines = measure_steps(config, data, architecture, chosen, device)
+    bf16, lines = measure_steps(config, data, architecture, chosen, device)
     for line in lines:
         say(console, f"  {line}")
-    return {
-        "settings": config.identity(),
-        "files": data.report["files"],
-        "architecture": architecture.model_dump(mode="json"),
-        "chosen": chosen.model_dump(mode="json"),
-        "bf16": bf16,
-        "threads": threads,
-    }
+    return run.Record(
+        settings=config.identity(),
+        files=data.report["files"],
+        architecture=architecture,
+        chosen=chosen,
+        bf16=bf16,
+        threads=threads,
+    )
 
 
 def _set_up(
-    config: TrainConfig, data: Data, record: dict[str, Any], device: torch.device, threads: int
+    config: TrainConfig, data: Data, record: run.Record, device: torch.device, threads: int
 ) -> Training:
     """Make the model of a run's record, and load the newest checkpoint if there is one."""
-    if (was := record["threads"]) != threads:
+    if record.threads != threads:
+        was = record.threads
         log.warning("%d threads, the run had %d: not the same to the last bit", threads, was)
-    chosen = settings.validate(Chosen, record["chosen"])
-    architecture = settings.validate(TransformerConfig, record["architecture"])
+    architecture, chosen = record.architecture, record.chosen
     if data.sizes != (architecture.source_vocab_size, architecture.target_vocab_size):
         raise RunError(f"{config.out}: config.json and the tokenizers in data differ in size")
-    see_memory(architecture, 0, device)
+    check_memory(architecture, 0, device)
     torch.manual_seed(config.seed)
     model = Transformer(architecture).to(device)
     about = config.model_dump(include={"source_language", "target_language", "licence"})
     average = copy.deepcopy(model) if chosen.ema_decay else model
     kept = Bundle(average, data.source_tokenizer, data.target_tokenizer, about)
-    optimizer = _optimizer(model, chosen)
+    optimizer = adam(model, chosen)
     state = checkpoint.restore(config.out, kept, model, optimizer)
-    return Training(config, data, model, kept, optimizer, chosen, record["bf16"], state)
-
-
-def _optimizer(model: Transformer, chosen: Chosen) -> Adam:
-    fused = next(model.parameters()).device.type in ("cpu", "cuda")
-    return Adam(model.parameters(), betas=chosen.adam_betas, eps=chosen.adam_epsilon, fused=fused)
+    return Training(config, data, model, kept, optimizer, chosen, record.bf16, state)
 
 
 def measure_steps(
@@ -137,19 +127,24 @@ def measure_steps(
     chosen: Chosen,
     device: torch.device,
 ) -> tuple[bool, list[str]]:
-    """Time real steps of a model made for it: is it bfloat16, and lines on time and memory."""
-    model = Transformer(architecture).to(device).train()
-    optimizer = _optimizer(model, chosen)
-    rows = plan(data.train.lengths, chosen.batch_tokens, seed=config.seed, epoch=0)[0][0]
-    batch = collate([data.train[row] for row in rows])
+    """Time real steps of a model made for it: is it bfloat16, and lines on time and memory.
+
+    Raises:
+        RunError: memory runs out.
+    """
 
     def step(bf16: bool) -> None:
         train_step(model, optimizer, [batch], chosen, learning_rate=1e-6, seed=0, bf16=bf16)
 
-    bf16 = bf16_pays(device, step) if config.precision == "auto" else config.precision == "bf16"
-    step(bf16)
-    began = time.perf_counter()
-    step(bf16)
+    with enough_memory(RunError, demands(config, chosen, architecture)):
+        model = Transformer(architecture).to(device).train()
+        optimizer = adam(model, chosen)
+        rows = plan(data.train.lengths, chosen.batch_tokens, seed=config.seed, epoch=0)[0][0]
+        batch = collate([data.train[row] for row in rows])
+        bf16 = bf16_pays(device, step) if config.precision == "auto" else config.precision == "bf16"
+        step(bf16)
+        began = time.perf_counter()
+        step(bf16)
     minutes = (time.perf_counter() - began) * chosen.accumulate * chosen.max_steps / 60
     parameters = sum(p.numel() for p in model.parameters())
     precision = "bf16" if bf16 else "fp32"
@@ -158,23 +153,13 @@ def measure_steps(
     return bf16, [
         f"{parameters:,} parameters, {precision} on {device} (threads: {threads})",
         f"about {max(1, round(minutes))} min and {validations} validations, "
-        f"{_peak_memory(device):.1f} GB of memory",
+        f"{peak_memory(device) / 1e9:.1f} GB of memory",
     ]
-
-
-def _peak_memory(device: torch.device) -> float:
-    """Gigabytes that this process has taken at most: on the GPU, where it uses one."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    import resource  # not on Windows, where one can translate but not train
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def finished(folder: Path) -> Result | None:
     """Return the result of a run that has come to its end."""
-    last = (read_metrics(folder / "metrics.jsonl") or [{}])[-1]
+    last = last_record(folder / "metrics.jsonl")
     kinds = {"value": float, "signature": str, "interval": float}
     if not last.get("finished") or any(type(last.get(k)) is not kind for k, kind in kinds.items()):
         return None
@@ -184,9 +169,9 @@ def finished(folder: Path) -> Result | None:
 @contextmanager
 def _disk_errors(folder: Path) -> Generator[None]:
     """What a full or broken disk, or too little memory, does to a run is for the user to mend."""
+    remedy = "what was saved is sound; free some, or give less text or a smaller model"
     try:
-        told = "what was saved is sound; free some, or give less text or a smaller model"
-        with enough_memory(RunError, told):
+        with enough_memory(RunError, remedy):
             yield
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder} cannot be written: {error}; what was saved is sound") from None
