@@ -1,5 +1,6 @@
 """Models and runs of strangers: one line of error, nothing run, read or written outside of them."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -24,10 +25,11 @@ from transduce.cli.models import describe
 from transduce.config import validate
 from transduce.errors import BundleError, RunError, Stopped, TransduceError
 from transduce.evaluate import Score
-from transduce.files import parse_json, printable, whole_file
+from transduce.files import printable, read_json, whole_file
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
+from transduce.train import checkpoint
 from transduce.train import loop as loop_module
 from transduce.train.config import TrainConfig
 from transduce.train.loop import Result
@@ -77,7 +79,7 @@ def weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
     return attack
 
 
-def header(change: Callable[[dict], object], pad: int = 0):
+def header(change: Callable[[dict], object]):
     """Rewrite the header of model.safetensors; the numbers stay as they are."""
 
     def attack(folder: Path) -> None:
@@ -87,7 +89,7 @@ def header(change: Callable[[dict], object], pad: int = 0):
         tree = json.loads(data[8 : 8 + size])
         changed = change(tree)
         text = changed if isinstance(changed, str) else json.dumps(tree)
-        raw = text.encode() + b" " * pad
+        raw = text.encode()
         path.write_bytes(struct.pack("<Q", len(raw)) + raw + data[8 + size :])
 
     return attack
@@ -97,8 +99,13 @@ def first(tree: dict) -> dict:
     return tree[min(name for name in tree if name != "__metadata__")]
 
 
-def raw(name: str, data: bytes):
-    return lambda folder: (folder / name).write_bytes(data)
+def raw(name: str, data: bytes, size: int = 0):
+    def attack(folder: Path) -> None:
+        (folder / name).write_bytes(data)
+        if size:
+            os.truncate(folder / name, size)
+
+    return attack
 
 
 def setting(**changes: object):
@@ -143,9 +150,8 @@ def disguised(name: str):
 
 
 def duplicate_name(tree: dict) -> str:
-    name, entry = min(tree), first(tree)
-    text = json.dumps(tree)
-    return f'{{"{name}": {json.dumps(entry)}, {text[1:]}'
+    name, entry = min(tree), first(tree) | {"data_offsets": [0, 4], "shape": [1]}
+    return f'{json.dumps(tree)[:-1]}, "{name}": {json.dumps(entry)}}}'
 
 
 def same_offsets(tree: dict) -> None:
@@ -158,7 +164,7 @@ HUGE = {"d_model": 2**16, "heads": 2, "d_ff": 2**20, "encoder_layers": 9, "max_l
 ATTACKS: dict[str, Callable[[Path], object]] = {
     "header beyond the file": raw("model.safetensors", struct.pack("<Q", 10**6) + b"{}"),
     "header of gigabytes": raw("model.safetensors", struct.pack("<Q", 2**62) + b"{}"),
-    "header of 32 MB": header(lambda tree: None, pad=1 << 25),
+    "header of 128 MB": raw("model.safetensors", struct.pack("<Q", 1 << 27), size=1 << 28),
     "header a million deep": header(lambda tree: '{"a":' + "[" * 10**6),
     "header no object": header(lambda tree: "[1, 2]"),
     "entry no object": header(lambda tree: tree.update(x=3)),
@@ -421,7 +427,9 @@ def record(name: str, **changes: object):
 NEWEST = "checkpoints/step-10"
 DATA = ("data/report.json", "data/valid.jsonl", "data/tokenizer.model", "data/train/store.json")
 DATA = (*DATA, "data/train/lengths.npy", "data/train/ids.bin")
-STATE = tuple(f"{NEWEST}/{n}" for n in (*FILES, "training.safetensors", "training.json"))
+SUMS = f"{NEWEST}/SHA256SUMS"
+SUMMED = tuple(f"{NEWEST}/{n}" for n in (*FILES, "training.safetensors", "training.json"))
+STATE = (*SUMMED, SUMS)
 OWN = ("lock", "config.json", "metrics.jsonl")
 REFUSED: dict[str, Callable[[Path], object]] = {
     **{f"{name} moved out": moved(name) for name in (*OWN, "data", "checkpoints", NEWEST)},
@@ -457,10 +465,70 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 }
 
 
+def renew_sums(run: Path) -> None:
+    """Whoever changes a checkpoint can write its sums too: of all that are files, by links or not."""
+    sums = []
+    for line in (run / SUMS).read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        path = run / NEWEST / name
+        if path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        sums.append(f"{digest}  {name}\n")
+    (run / SUMS).write_text("".join(sums))
+
+
+def sums(change: Callable[[str], str]):
+    def attack(run: Path) -> None:
+        (run / SUMS).write_text(change((run / SUMS).read_text()))
+
+    return attack
+
+
+# Attacks on the sums themselves, or on what they are to notice: they stay as they are.
+SUMS_REFUSED: dict[str, Callable[[Path], object]] = {
+    "sums of a file elsewhere": sums(lambda text: f"{'0' * 64}  ../../../mine/secret\n{text}"),
+    "sums of a device": sums(lambda text: f"{'0' * 64}  /dev/zero\n{text}"),
+    "sums of nothing": sums(lambda text: ""),
+    "sums without the weights": sums(
+        lambda text: re.sub("(?m)^.*model.safetensors\n", "", text, count=1)
+    ),
+    "sums that are none": sums(lambda text: "a\n\n  b  c\x00\n"),
+    "sums of a terabyte": sparse(SUMS, 10**12),
+    "weights another": weights(lambda t: t | {min(t): t[min(t)] + 1}),
+    "weights another, and a file more": lambda folder: (
+        (folder / ".DS_Store").touch(),
+        weights(lambda t: t | {min(t): t[min(t)] + 1})(folder),
+    ),
+}
+for _name in ("weights another", "weights another, and a file more"):
+    SUMS_REFUSED[_name] = (lambda f: lambda run: f(run / NEWEST))(SUMS_REFUSED[_name])
+
+
+@pytest.mark.parametrize("attack", SUMS_REFUSED)
+@pytest.mark.timeout(60)
+def test_sums_of_a_stranger_are_checked_and_lead_nowhere(home: Path, attack: str):
+    SUMS_REFUSED[attack](home / "run")
+    before = snapshot(home / "mine")
+    with pytest.raises(RunError, match=r"step-10 is damaged .*; remove it to go on from") as error:
+        train(settings(home))
+    assert "\n" not in str(error.value)
+    assert SECRET.strip() not in str(error.value)
+    assert snapshot(home / "mine") == before
+
+
+def test_what_else_lies_in_a_checkpoint_is_no_damage(home: Path):
+    (home / "run" / NEWEST / ".DS_Store").write_bytes(b"\0")
+    (home / "run" / NEWEST / "notes").mkdir()
+    train(settings(home))
+    assert checkpoint.steps(home / "run")[-1] == 20
+
+
 @pytest.mark.parametrize("attack", REFUSED)
 @pytest.mark.timeout(60)
 def test_a_run_of_a_stranger_is_refused_and_touches_nothing_of_ours(home: Path, attack: str):
     REFUSED[attack](home / "run")
+    if not attack.startswith(SUMS) and (home / "run" / SUMS).exists():
+        renew_sums(home / "run")
     before = snapshot(home / "mine")
     with pytest.raises(RunError) as error:
         train(settings(home))
@@ -515,6 +583,8 @@ def test_any_damage_of_a_run_is_an_error_of_ours_or_goes_on(
     @given(damage)
     def holds(how: tuple[int, list[tuple[int, int]]]) -> None:
         (tmp_path / "run" / name).write_bytes(spoil(whole, *how))
+        if name in SUMMED:
+            renew_sums(tmp_path / "run")
         try:
             train(settings(tmp_path))
         except TransduceError as error:
@@ -556,9 +626,10 @@ def test_an_output_is_written_through_the_users_own_link(tmp_path: Path):
         max_leaves=12,
     )
 )
-def test_json_is_read_as_json_does(tree: object):
-    data = json.dumps({"tree": tree}).encode()
-    assert parse_json(data) == {"tree": tree}
+def test_json_is_read_as_json_does(tmp_path_factory: pytest.TempPathFactory, tree: object):
+    path = tmp_path_factory.getbasetemp() / "tree.json"
+    path.write_bytes(json.dumps({"tree": tree}).encode())
+    assert read_json(path) == {"tree": tree}
 
 
 @given(strategies.text())

@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -155,6 +155,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(tree) != len(pairs):
         raise ValueError("a name is in it twice")
     return tree
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file, one a line; a line that is none is left out and warned of.
+
+    Raises:
+        OSError: see `plain`.
+    """
+    with plain(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                tree = json.loads(line)
+                if not isinstance(tree, dict):
+                    raise ValueError
+            except (ValueError, RecursionError):  # a kill has cut it short, or somebody was here
+                log.warning("%s, line %d is no record and is left out", path, number)
+            else:
+                yield tree
 
 
 def lock(file: IO, *, exclusive: bool = True) -> bool:

@@ -6,8 +6,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 T = TypeVar("T")
 
@@ -102,3 +104,34 @@ class Stage:
         seconds = time.monotonic() - self._began
         if kind is None and seconds >= _WORTH_A_LINE:
             say(self._console, f"  {self._rate()}, took {duration(seconds)}")
+
+
+class Board:
+    """A bar of steps and what stands below it, on a terminal; nothing elsewhere. A context."""
+
+    def __init__(self, console: Console, doing: str, *, total: int, step: int) -> None:
+        self.doing, self.step = doing, step
+        self.numbers, self.samples = "", ""
+        self._shown = console.is_terminal
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("step {task.completed:,} of {task.total:,}, left"),
+            TimeRemainingColumn(),
+        )
+        self._task = self._bar.add_task(doing, total=total, completed=step)
+        self._live = Live(get_renderable=self._render, console=console, transient=True)
+
+    def _render(self) -> Group:
+        self._bar.update(self._task, description=self.doing, completed=self.step)
+        samples = Text(self.samples, style="dim", no_wrap=True, overflow="ellipsis")
+        return Group(self._bar, Text(self.numbers), samples)
+
+    def __enter__(self) -> "Board":
+        if self._shown:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._shown:
+            self._live.stop()

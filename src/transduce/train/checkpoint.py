@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor
@@ -19,14 +20,12 @@ from torch.optim import Optimizer
 from transduce.bundle import (
     FORMAT,
     Bundle,
-    Shapes,
     average,
     load_tokenizers,
     load_weights,
     put_weights,
     read_config,
     read_tensors,
-    weights,
 )
 from transduce.bundle import save as save_bundle
 from transduce.config import Settings, validate
@@ -66,7 +65,9 @@ def save(
     folder = path(run, state.step)
     with whole_folder(folder) as beside:
         save_bundle(beside, kept, card)
-        save_file(_training_tensors(kept, model, optimizer), beside / "training.safetensors")
+        tensors = _training_tensors(kept, model, optimizer).items()
+        copies = {name: tensor.cpu().contiguous() for name, tensor in tensors}
+        save_file(copies, beside / "training.safetensors")
         text = json.dumps({"format": FORMAT, **state.model_dump()}, indent=2)
         (beside / "training.json").write_text(text + "\n", encoding="utf-8")
         names = sorted({file.name for file in beside.iterdir()} - {"model_card.md"})
@@ -107,14 +108,10 @@ def restore(run: Path, kept: Bundle, model: Transformer, optimizer: Optimizer) -
             if old.model != new.model:
                 raise ValueError("its tokenizer is not the run's")
         load_weights(kept.model, folder / "model.safetensors")
-        tensors = read_tensors(folder / "training.safetensors", _training_shapes(kept, model))
-        for name, parameter in model.named_parameters():
-            if model is not kept.model:
-                parameter.data.copy_(tensors[f"weights.{name}"])
-            optimizer.state[parameter] = {
-                key: tensors[f"{key}.{name}"].to(parameter.device)
-                for key in ("step", "exp_avg", "exp_avg_sq")
-            }
+        live = _training_tensors(kept, model, optimizer)
+        shapes = {name: tuple(tensor.shape) for name, tensor in live.items()}
+        for name, tensor in read_tensors(folder / "training.safetensors", shapes).items():
+            live[name].copy_(tensor)
     # Somebody may have removed newer ones, which had taken the place of these.
     state.validated = [step for step in state.validated if step in done]
     if state.best_step not in done:
@@ -193,22 +190,17 @@ def save_average(run: Path, bundle: Bundle, card: str) -> Path:
 
 
 def _training_tensors(kept: Bundle, model: Transformer, optimizer: Optimizer) -> dict[str, Tensor]:
-    """By the parameter's name: Adam's moments, its count of updates, the weights if not `kept`."""
-    tensors = {
-        f"{key}.{name}": value.detach().cpu().clone()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
-    }
-    if model is not kept.model:
-        tensors |= {f"weights.{name}": value for name, value in weights(model).items()}
+    """By the parameter's name: Adam's moments, its count of updates, the weights if not `kept`.
+
+    They are those in use, not copies; of an optimizer that has made no update they are 0.
+    """
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        moments = optimizer.state[parameter]
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            shape = () if key == "step" else parameter.shape
+            moments.setdefault(key, torch.zeros(shape, device=parameter.device))
+            tensors[f"{key}.{name}"] = moments[key]
+        if model is not kept.model:
+            tensors[f"weights.{name}"] = parameter.detach()
     return tensors
-
-
-def _training_shapes(kept: Bundle, model: Transformer) -> Shapes:
-    """What `_training_tensors` has saved; its count of updates is a scalar."""
-    keys = ["step", "exp_avg", "exp_avg_sq", *(["weights"] if model is not kept.model else [])]
-    return {
-        f"{key}.{name}": () if key == "step" else tuple(parameter.shape)
-        for name, parameter in model.named_parameters()
-        for key in keys
-    }

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.loss import smoothed_loss
 from transduce.model.transformer import Transformer
+from transduce.signals import Stop
 from transduce.train import checkpoint
 from transduce.train.card import model_card
 from transduce.train.checkpoint import State
@@ -105,15 +105,6 @@ class Training(NamedTuple):
     chosen: Chosen
     bf16: bool
     state: State
-
-
-@dataclass
-class Stop:
-    """A request to stop."""
-
-    asked: bool = False
-    waits: bool = False
-    """Whether it is met only once a step is saved, not at once."""
 
 
 def go_on(training: Training, stop: Stop, console: Console) -> Result:

@@ -1,31 +1,24 @@
 """What a training shows and records: progress on a terminal or plain lines, metrics.jsonl."""
 
 import json
-import logging
 import math
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.console import Console
 
 from transduce.evaluate import Score
-from transduce.files import whole_file
-from transduce.progress import duration, say
+from transduce.files import printable, read_json_lines, whole_file
+from transduce.progress import Board, duration, say
 from transduce.tensorboard import EventWriter
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
 from transduce.train.validate import Validation
-
-log = logging.getLogger(__name__)
 
 _SAMPLES = 2
 
@@ -47,32 +40,17 @@ class Monitor:
         if config.tensorboard:
             self._events = EventWriter(config.out / "tensorboard", after=step)
         self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("step {task.completed:,} of {task.total:,}, left"),
-            TimeRemainingColumn(),
-        )
-        self._task = self._progress.add_task("training", total=chosen.max_steps, completed=step)
-        self._numbers, self._bleu, self._samples = "", "", ""
-        self._live = Live(get_renderable=self._render, console=console, transient=True)
-        self._began = time.monotonic()
-        self._began_step = step
+        self._board = Board(console, "training", total=chosen.max_steps, step=step)
+        self._bleu = ""
+        self._began_step, self._began = step, time.monotonic()
         self._loss, self._tokens, self._since = 0.0, 0, self._began
 
     def __enter__(self) -> "Monitor":
-        if self._console.is_terminal:
-            self._live.start()
+        self._board.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
+    def __exit__(self, *error: object) -> None:
+        self._board.__exit__()
         self._metrics.close()
         if self._events:
             self._events.close()
@@ -92,8 +70,7 @@ class Monitor:
         rate = self._tokens / seconds if seconds > 0 else 0.0  # no clock is trusted
         perplexity = math.exp(min(mean, 700))
         numbers = f"loss {mean:.3f}  perplexity {perplexity:.1f}  {rate:,.0f} tokens/s"
-        self._progress.update(self._task, completed=step)
-        self._numbers = f"{numbers}  {self._bleu}"
+        self._board.step, self._board.numbers = step, f"{numbers}  {self._bleu}"
         if step % self._log_every and step != self._max_steps:
             return
         self._record(
@@ -104,7 +81,8 @@ class Monitor:
             tokens_per_second=round(rate),
         )
         if not self._console.is_terminal:
-            left = duration((self._max_steps - step) * self._seconds_a_step(step))
+            a_step = max(0, time.monotonic() - self._began) / max(1, step - self._began_step)
+            left = duration((self._max_steps - step) * a_step)
             self.say(f"step {step:,}/{self._max_steps:,}  {numbers}  {left} left")
         self._loss, self._tokens, self._since = 0.0, 0, time.monotonic()
 
@@ -125,22 +103,27 @@ class Monitor:
             valid_bleu=round(result.bleu.value, 4),
             signature=result.bleu.signature,
         )
-        self._samples = "\n".join(
-            f"  source      {example.source}\n"
-            f"  translation {text}\n"
-            f"  reference   {example.references[0]}\n"
-            for example, text in list(zip(examples, result.translations, strict=True))[:_SAMPLES]
-        )
+        samples = [
+            line
+            for example, text in zip(examples[:_SAMPLES], result.translations, strict=False)
+            for line in (
+                f"  source      {printable(example.source)}",
+                f"  translation {printable(text)}",
+                f"  reference   {printable(example.references[0])}",
+                "",
+            )
+        ]
+        self._board.samples = "\n".join(samples)
         if not self._console.is_terminal:
-            self.say(self._samples)
+            for line in samples:
+                self.say(line)
 
     @contextmanager
     def validating(self) -> Generator[None]:
         """Show what takes so long, and leave it out of the rates."""
-        began = time.monotonic()
-        self._progress.update(self._task, description="validating")
+        began, self._board.doing = time.monotonic(), "validating"
         yield
-        self._progress.update(self._task, description="training")
+        self._board.doing = "training"
         self._since += time.monotonic() - began
 
     def finished(self, step: int, best: str, score: Score) -> None:
@@ -155,16 +138,6 @@ class Monitor:
         if self._events and "finished" not in facts:
             self._events.write(**facts)
 
-    def _seconds_a_step(self, step: int) -> float:
-        return max(0, time.monotonic() - self._began) / max(1, step - self._began_step)
-
-    def _render(self) -> Group:
-        return Group(
-            self._progress,
-            Text(self._numbers),
-            Text(self._samples, style="dim", no_wrap=True, overflow="ellipsis"),
-        )
-
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the records of a metrics.jsonl; lines that are none are left out, with a warning."""
@@ -177,23 +150,9 @@ def last_record(path: Path) -> dict[str, Any]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                record = json.loads(line)
-                if not isinstance(record["step"], int):
-                    raise TypeError
-            except (
-                ValueError,
-                TypeError,
-                KeyError,
-                RecursionError,
-            ):  # cut short by a kill, or by hand
-                log.warning("%s, line %d is no record and is left out", path, number)
-            else:
-                yield record
+    for record in read_json_lines(path) if path.exists() else ():
+        if isinstance(record.get("step"), int):
+            yield record
 
 
 def _cut(path: Path, step: int) -> None:

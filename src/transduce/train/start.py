@@ -2,8 +2,6 @@
 
 import copy
 import logging
-import signal
-import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,15 +15,16 @@ from transduce import tensorboard
 from transduce.bundle import Bundle
 from transduce.data.batching import collate, plan
 from transduce.device import bf16_pays, choose_device, enough_memory, peak_memory, set_threads
-from transduce.errors import DataError, RunError, Stopped
+from transduce.errors import DataError, RunError
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.progress import say
+from transduce.signals import stop_signals
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen, check_memory, check_settings, choose
-from transduce.train.loop import Result, Stop, Training, adam, demands, go_on, train_step
+from transduce.train.loop import Result, Training, adam, demands, go_on, train_step
 from transduce.train.monitor import last_record
 from transduce.train.prepare import Data, fingerprints, open_data, prepare
 
@@ -47,7 +46,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
     folder = config.out
     if config.tensorboard:
         tensorboard.library()  # that it is not installed is told before anything begins
-    with _disk_errors(folder), run.locked(folder), _stop_signals() as stop:
+    with _disk_errors(folder), run.locked(folder), stop_signals() as stop:
         device = choose_device(config.device)
         record = run.read(folder)
         threads = set_threads(config.threads or (record.threads if record else 0))
@@ -175,30 +174,3 @@ def _disk_errors(folder: Path) -> Generator[None]:
             yield
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder} cannot be written: {error}; what was saved is sound") from None
-
-
-@contextmanager
-def _stop_signals() -> Generator[Stop]:
-    """Turn SIGINT and SIGTERM into Stopped: at once, or while training after the step is saved.
-
-    A second signal ends the process as if nobody listened.
-    """
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def ask(number: int, frame: object) -> None:
-        if not stop.waits:
-            raise Stopped("stopped before training began; the same command starts it")
-        if stop.asked:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        stop.asked = True
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
