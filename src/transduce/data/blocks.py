@@ -8,56 +8,52 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import eq
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Bool
 
 from transduce.config import validate
 from transduce.data import store
-from transduce.text.corpus import DataConfig, key, unfit
+from transduce.text.corpus import DataConfig, block_lines, key, two_columns, unfit
 from transduce.text.tokenizer import Tokenizer, TokenizerConfig, normalize_lines, train_tokenizer
 
 LEAKED, EQUAL = 1, 2
 
 
-class Read(NamedTuple):
-    """What `reader` has made of a block of lines; the arrays as bytes."""
-
-    lines: int
-    sources: bytes
-    targets: bytes
-    digests: bytes
-    """uint64, one a pair."""
-    flags: bytes
-    """uint8, one a pair: LEAKED, EQUAL."""
-    characters: bytes
-    """uint32: the characters of all pairs that may be kept."""
-
-
 def reader(
-    validation: bytes, drop_leaked: bool, drop_equal: bool
-) -> Callable[..., Sequence | None]:
-    """Return a function from raw lines, of one file with TAB or of two files, to `Read`.
+    names: Sequence[str], validation: bytes, drop_leaked: bool, drop_equal: bool
+) -> Callable[..., tuple[int, bytes, bytes, bytes, bytes, bytes]]:
+    """Return a function from a block of lines, of one file with TAB or of two, to its filled pairs.
 
-    It gives None where something is wrong with them. `validation`: the digests of its pairs.
+    `names` are the files', `validation` has the digests of its pairs. The function returns the
+    number of lines, then as bytes: the sources and the targets, each a text with LF between lines;
+    the pairs' digests (uint64) and flags (uint8: LEAKED, EQUAL); the characters (uint32) of all
+    pairs that may be kept.
+
+    It raises:
+        DataError: a line (named) is not UTF-8 or has not two columns.
     """
     known = np.frombuffer(validation, np.uint64)
     fatal = LEAKED * drop_leaked | EQUAL * drop_equal
+    paths = list(map(Path, names))
 
-    def read(*files: bytes) -> tuple | None:
+    def columns(files: Sequence[bytes]) -> Iterable[Sequence[str]]:
+        sides = [normalize_lines(file.decode("utf-8")).split("\n") for file in files]
+        if len(sides) == 2:
+            return sides
+        return zip(*(line.split("\t") for line in sides[0]), strict=True)
+
+    def read(first: int, files: Sequence[bytes]) -> tuple[int, bytes, bytes, bytes, bytes, bytes]:
         try:
-            columns = [normalize_lines(file.decode("utf-8")).split("\n") for file in files]
-        except UnicodeDecodeError:
-            return None
-        lines = len(columns[0])
-        if len(columns) == 1:
-            rows = [line.split("\t") for line in columns[0]]
-            if any(len(row) != 2 for row in rows):
-                return None
-            columns = list(zip(*rows, strict=True))
-        filled = [bool(s.strip() and t.strip()) for s, t in zip(*columns, strict=True)]
-        sources, targets = (list(compress(column, filled)) for column in columns)
+            left, right = columns(files)
+        except ValueError:  # not UTF-8, or columns that are not two
+            for number, line in enumerate(block_lines(paths, first, files), first):
+                if len(paths) == 1:
+                    two_columns(paths[0], number, *line)
+            raise
+        filled = [bool(s.strip() and t.strip()) for s, t in zip(left, right, strict=True)]
+        sources, targets = (list(compress(side, filled)) for side in (left, right))
         digests = np.frombuffer(b"".join(map(key, sources, targets)), ">u8").astype(np.uint64)
         flags = np.isin(digests, known) * np.uint8(LEAKED)
         flags |= np.fromiter(map(eq, sources, targets), np.bool_, len(sources)) * np.uint8(EQUAL)
@@ -66,9 +62,11 @@ def reader(
         characters = np.zeros(0x110000, np.bool_)
         characters[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
         return (
-            lines,
-            *("\n".join(side).encode("utf-8") for side in (sources, targets)),
-            *(digests.tobytes(), flags.tobytes()),
+            len(filled),
+            "\n".join(sources).encode("utf-8"),
+            "\n".join(targets).encode("utf-8"),
+            digests.tobytes(),
+            flags.tobytes(),
             np.flatnonzero(characters).astype(np.uint32).tobytes(),
         )
 
@@ -86,14 +84,13 @@ class Spool:
         self.path = path
         self._blocks: list[tuple[int, int, int, int]] = []
 
-    def write(self, blocks: Iterable[Read]) -> None:
-        """Write the pairs of all blocks."""
+    def write(self, blocks: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """Write the sources and the targets of each block, which are so many pairs."""
         with self.path.open("wb") as file:
-            for block in blocks:
-                if block.flags:
-                    sizes = (len(block.sources), len(block.targets))
-                    self._blocks.append((file.tell(), *sizes, len(block.flags)))
-                    file.write(block.sources + block.targets)
+            for sources, targets, pairs in blocks:
+                if pairs:
+                    self._blocks.append((file.tell(), len(sources), len(targets), pairs))
+                    file.write(sources + targets)
 
     def rows(self, chosen: Bool[np.ndarray, " n"]) -> Iterator[Rows]:
         """Yield the chosen rows, block by block."""
@@ -129,19 +126,13 @@ def learner(path: str, settings: dict, vocab_size: int) -> Callable[..., bytes]:
     return learn
 
 
-class Encoded(NamedTuple):
-    """What `encoder` has made of a block of rows; the arrays as bytes, as the store has them."""
+def encoder(
+    path: str, models: Sequence[bytes], settings: dict
+) -> Callable[..., tuple[bytes, bytes, int, int]]:
+    """Return a function from a block of rows to their ids and lengths, as bytes for the store.
 
-    ids: bytes
-    lengths: bytes
-    too_long: int
-    bad_ratio: int
-
-
-def encoder(path: str, models: Sequence[bytes], settings: dict) -> Callable[..., tuple]:
-    """Return a function from a block of rows to `Encoded`: long and uneven pairs are left out.
-
-    `models` are the tokenizers of source and target, `settings` a DataConfig.
+    Pairs that are too long or too uneven are left out; then come the numbers of both. `models` are
+    the tokenizers of source and target, `settings` a DataConfig.
     """
     tokenizers = [Tokenizer(model) for model in models]
     dtype = store.id_type(max(tokenizer.size for tokenizer in tokenizers))
