@@ -42,8 +42,8 @@ def read(folder, config, validation=(), lines=3, processes=0):
 
 
 def rows(text, chosen):
-    with text.spool.path.open("rb") as file:
-        blocks = [read_rows(file, block) for block in text.spool.rows(chosen)]
+    with text.spool.open("rb") as file:
+        blocks = [read_rows(file, block) for block in text.rows(chosen)]
     return [Pair(*pair) for sides in blocks for pair in zip(*sides, strict=True)]
 
 

@@ -4,14 +4,13 @@
 and `encoder` take the chosen rows of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress
 from operator import eq
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from jaxtyping import Bool
 
 from transduce.config import validate
 from transduce.data import store
@@ -23,16 +22,14 @@ LEAKED, EQUAL = 1, 2
 
 def reader(
     names: Sequence[str], validation: bytes, drop_leaked: bool, drop_equal: bool
-) -> Callable[..., tuple[int, bytes, bytes, bytes, bytes, bytes]]:
-    """Return a function from a block of lines, of one file with TAB or of two, to its filled pairs.
+) -> Callable[..., tuple]:
+    """Return a function from a block of lines, of one file with TAB or of two, to its pairs.
 
     `names` are the files', `validation` has the digests of its pairs. The function returns the
-    number of lines, then as bytes: the sources and the targets, each a text with LF between lines;
-    the pairs' digests (uint64) and flags (uint8: LEAKED, EQUAL); the characters (uint32) of all
-    pairs that may be kept.
-
-    It raises:
-        DataError: a line (named) is not UTF-8 or has not two columns.
+    number of lines and, of the pairs with text on both sides, as bytes: sources and targets, each
+    with LF between lines; digests (uint64); flags (uint8: LEAKED, EQUAL); the characters (uint32)
+    of those that may be kept. It raises DataError, with the line, for what is not UTF-8 or has not
+    two columns.
     """
     known = np.frombuffer(validation, np.uint64)
     fatal = LEAKED * drop_leaked | EQUAL * drop_equal
@@ -44,7 +41,7 @@ def reader(
             return sides
         return zip(*(line.split("\t") for line in sides[0]), strict=True)
 
-    def read(first: int, files: Sequence[bytes]) -> tuple[int, bytes, bytes, bytes, bytes, bytes]:
+    def read(first: int, files: Sequence[bytes]) -> tuple:
         try:
             left, right = columns(files)
         except ValueError:  # not UTF-8, or columns that are not two
@@ -61,44 +58,16 @@ def reader(
         text = "".join(chain(compress(sources, kept), compress(targets, kept)))
         characters = np.zeros(0x110000, np.bool_)
         characters[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
-        return (
-            len(filled),
-            "\n".join(sources).encode("utf-8"),
-            "\n".join(targets).encode("utf-8"),
-            digests.tobytes(),
-            flags.tobytes(),
-            np.flatnonzero(characters).astype(np.uint32).tobytes(),
-        )
+        sides = ("\n".join(side).encode("utf-8") for side in (sources, targets))
+        arrays = (digests, flags, np.flatnonzero(characters).astype(np.uint32))
+        return (len(filled), *sides, *(array.tobytes() for array in arrays))
 
     return read
 
 
 Rows = tuple[int, int, int, bytes]
-"""Some rows of a block: its first byte, the bytes of its sources and targets, a byte a row."""
-
-
-class Spool:
-    """The pairs that `reader` has made, in a file, and where each block of them lies."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._blocks: list[tuple[int, int, int, int]] = []
-
-    def write(self, blocks: Iterable[tuple[bytes, bytes, int]]) -> None:
-        """Write the sources and the targets of each block, which are so many pairs."""
-        with self.path.open("wb") as file:
-            for sources, targets, pairs in blocks:
-                if pairs:
-                    self._blocks.append((file.tell(), len(sources), len(targets), pairs))
-                    file.write(sources + targets)
-
-    def rows(self, chosen: Bool[np.ndarray, " n"]) -> Iterator[Rows]:
-        """Yield the chosen rows, block by block."""
-        end = 0
-        for start, sources, targets, rows in self._blocks:
-            end += rows
-            if (mask := chosen[end - rows : end]).any():
-                yield start, sources, targets, mask.tobytes()
+"""Some rows of a block in the spool: its first byte, how many bytes are sources and how many are
+targets, and a byte for each of its rows: 1, or 0 where the row is left out."""
 
 
 def read_rows(file: BinaryIO, rows: Rows) -> tuple[list[str], list[str]]:
@@ -126,9 +95,7 @@ def learner(path: str, settings: dict, vocab_size: int) -> Callable[..., bytes]:
     return learn
 
 
-def encoder(
-    path: str, models: Sequence[bytes], settings: dict
-) -> Callable[..., tuple[bytes, bytes, int, int]]:
+def encoder(path: str, models: Sequence[bytes], settings: dict) -> Callable[..., tuple]:
     """Return a function from a block of rows to their ids and lengths, as bytes for the store.
 
     Pairs that are too long or too uneven are left out; then come the numbers of both. `models` are

@@ -107,7 +107,7 @@ def write(
             lengths += sizes
     array = np.frombuffer(lengths, np.int32).reshape(-1, 2)
     np.save(folder / "lengths.npy", array)
-    dtype = {"<u2": "uint16", "<u4": "uint32"}[id_type(vocab_size)]
+    dtype = np.dtype(id_type(vocab_size)).name
     meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(array)}
     (folder / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
     return array

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, count, islice, repeat, starmap
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, UInt64
@@ -28,7 +28,7 @@ from transduce.text.tokenizer import normalize
 
 log = logging.getLogger(__name__)
 
-_BOM = b"\xef\xbb\xbf"
+_BOM, _GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
 _LARGEST_BLOCK = 1 << 22
 """Bytes: how much is read at a time when lines are long, once that is known."""
 
@@ -303,7 +303,7 @@ def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, Bloc
             if common := min(map(len, lists)):
                 block = tuple(b"\n".join(each[:common]) for each in lists)
                 yield sum(file.tell() for file in files) / size, (number, block)
-                most = min(lines, 1 + common * _LARGEST_BLOCK // (1 + sum(map(len, block))))
+                most = min(lines, max(1, common * _LARGEST_BLOCK // (1 + sum(map(len, block)))))
                 number += common
             if any(len(each) > common for each in lists):
                 rests = map(chain, (each[common:] for each in lists), records)
@@ -322,7 +322,7 @@ def block_lines(paths: Sequence[Path], first: int, files: Sequence[bytes]) -> It
     return zip(*map(_decode_all, paths, repeat(first), records), strict=True)
 
 
-def read_records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[bytes]:
+def read_records(path: Path | None, opened: io.BufferedReader | None = None) -> Iterator[bytes]:
     """Yield a file's records as bytes, without line ends and without the file's byte order mark.
 
     `opened` is that file where the caller wants to know how far it is read.
@@ -336,20 +336,13 @@ def read_records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[
         elif opened is None:
             with path.open("rb") as file:
                 yield from read_records(path, file)
-        elif path.suffix == ".gz" or _is_gzip(path):
+        elif path.suffix == ".gz" or opened.peek(2).startswith(_GZIP):
             yield from _split(gzip.GzipFile(fileobj=opened))
         else:
             yield from _split(opened)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{_name(path)}: cannot be read ({reason})") from None
-
-
-def _is_gzip(path: Path) -> bool:
-    if not path.is_file():  # what is read of a pipe is gone
-        return False
-    with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
 
 
 def _standard_input() -> Iterable[bytes]:

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from transduce import bundle
 from transduce.data import store
-from transduce.data.blocks import EQUAL, LEAKED, Spool, encoder, learner, read_rows, reader
+from transduce.data.blocks import EQUAL, LEAKED, Rows, encoder, learner, read_rows, reader
 from transduce.errors import DataError, RunError, TransduceError
 from transduce.files import plain, read_json, whole_folder
 from transduce.progress import Stage, say
@@ -126,8 +126,7 @@ def prepare(
     """
     if processes is None:
         size = sum(path.stat().st_size for path in _training_files(config) if path.is_file())
-        few = size <= _WITHOUT_WORKERS
-        processes = 0 if few else min(torch.get_num_threads(), _MOST_WORKERS)
+        processes = min(torch.get_num_threads(), _MOST_WORKERS) if size > _WITHOUT_WORKERS else 0
     with whole_folder(folder) as beside:
         _make(config, beside, files, console, processes, lines)
     return open_data(folder)
@@ -181,7 +180,7 @@ def _make(
         lengths = store.write(folder / "train", blocks, vocab_size=largest)
     if not len(lengths):
         raise _nothing_left(report)
-    text.spool.path.unlink()
+    text.spool.unlink()
     with (folder / "valid.jsonl").open("w", encoding="utf-8", newline="\n") as file:
         for example in examples:
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
@@ -206,7 +205,8 @@ class Text:
     """The training text on its way: read into a spool, judged, and encoded from there."""
 
     def __init__(self, config: TrainConfig, spool: Path, processes: int) -> None:
-        self.spool = Spool(spool)
+        self.spool = spool
+        """A file of the pairs with text on both sides, in blocks."""
         self.characters = 0
         """How many different ones there are in the pairs that are kept."""
         self.count = 0
@@ -215,6 +215,7 @@ class Text:
         """Which pairs of the spool are to be learnt."""
         self._config, self._processes = config, processes
         self._digests = np.zeros(0, np.uint64)
+        self._blocks: list[tuple[int, int, int, int]] = []
 
     def read(self, known: set[int], lines: int, report: Report, stage: Stage) -> None:
         """Read all of it into the spool, and decide what is kept; `known` are not to be learnt.
@@ -226,25 +227,31 @@ class Text:
         data, paths = self._config.data, _training_files(self._config)
         validation = np.array(sorted(known), np.uint64).tobytes()
         setup = (list(map(str, paths)), validation, data.drop_leaked, data.drop_equal)
-
-        def blocks() -> Iterator[tuple[bytes, bytes, int]]:
-            requests = stage.watch(read_blocks(paths, lines))
+        requests = stage.watch(read_blocks(paths, lines))
+        with self.spool.open("wb") as file:
             for read in spread(reader, setup, requests, processes=self._processes):
-                count, sources, targets, some_digests, some_flags, some_characters = read
+                count, sources, targets, more_digests, more_flags, more_characters = read
                 report.read += count
-                report.dropped["empty"] += count - len(some_flags)
-                characters[np.frombuffer(some_characters, np.uint32)] = True
-                digests.extend(some_digests)
-                flags.extend(some_flags)
+                report.dropped["empty"] += count - len(more_flags)
+                characters[np.frombuffer(more_characters, np.uint32)] = True
+                digests += more_digests
+                flags += more_flags
                 stage.advance(count)
-                yield sources, targets, len(some_flags)
-
-        self.spool.write(blocks())
+                self._blocks.append((file.tell(), len(sources), len(targets), len(more_flags)))
+                file.write(sources + targets)
         self.characters = int(np.count_nonzero(characters))
         self._digests = np.frombuffer(digests, np.uint64)
         found = np.frombuffer(flags, np.uint8)
         self.kept = judge(self._digests, found & LEAKED > 0, found & EQUAL > 0, data, report)
         self.count = int(np.count_nonzero(self.kept))
+
+    def rows(self, chosen: Bool[np.ndarray, " n"]) -> Iterator[Rows]:
+        """Yield the chosen rows, block by block."""
+        end = 0
+        for start, sources, targets, rows in self._blocks:
+            end += rows
+            if (mask := chosen[end - rows : end]).any():
+                yield start, sources, targets, mask.tobytes()
 
     def hold_out(self) -> list[Example]:
         """Set aside the pairs with the smallest digests, all copies of a pair together."""
@@ -255,8 +262,8 @@ class Text:
         held_out_to = min(np.partition(digests, wanted - 1)[wanted - 1], digests.max() - 1)
         held_out = self.kept & (self._digests <= held_out_to)
         self.kept &= ~held_out
-        with self.spool.path.open("rb") as file:
-            blocks = [read_rows(file, rows) for rows in self.spool.rows(held_out)]
+        with self.spool.open("rb") as file:
+            blocks = [read_rows(file, rows) for rows in self.rows(held_out)]
         pairs = chain.from_iterable(zip(*sides, strict=True) for sides in blocks)
         return [Example(source, (target,)) for source, target in dict.fromkeys(pairs)]
 
@@ -274,9 +281,9 @@ class Text:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield ids and lengths of the pairs to learn from, as the store takes them."""
         models = tuple(tokenizer.model for tokenizer in tokenizers)
-        setup = (str(self.spool.path), models, self._config.data.model_dump(mode="json"))
-        size = self.spool.path.stat().st_size
-        requests = stage.watch((block[0] / size, (block,)) for block in self.spool.rows(self.kept))
+        setup = (str(self.spool), models, self._config.data.model_dump(mode="json"))
+        size = self.spool.stat().st_size
+        requests = stage.watch((rows[0] / size, (rows,)) for rows in self.rows(self.kept))
         for encoded in spread(encoder, setup, requests, processes=self._processes):
             ids, lengths, too_long, bad_ratio = encoded
             report.dropped["too_long"] += too_long
@@ -286,8 +293,8 @@ class Text:
 
     def learn_subwords(self, sides: list[tuple[int, ...]], vocab_size: int) -> list[bytes]:
         """Return a SentencePiece model of each group of sides."""
-        blocks = tuple(self.spool.rows(self.to_learn_subwords()))
-        setup = (str(self.spool.path), self._config.tokenizer.model_dump(mode="json"), vocab_size)
+        blocks = tuple(self.rows(self.to_learn_subwords()))
+        setup = (str(self.spool), self._config.tokenizer.model_dump(mode="json"), vocab_size)
         requests = [(group, blocks) for group in sides]
         return list(spread(learner, setup, requests, processes=min(self._processes, len(requests))))
 
@@ -318,14 +325,14 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
 def _train_tokenizers(
     config: TrainConfig, text: Text, folder: Path, console: Console
 ) -> tuple[Tokenizer, Tokenizer]:
-    count = int(np.count_nonzero(text.kept))
     size = choose_vocab_size(config, pairs=text.count, characters=text.characters)
-    groups: list[tuple[int, ...]] = [(0, 1)] if config.tokenizer.shared else [(0,), (1,)]
-    names = ["tokenizer.model"] if config.tokenizer.shared else ["source.model", "target.model"]
-    if count > LEARNT_FROM:
+    sides: dict[str, tuple[int, ...]] = {"source.model": (0,), "target.model": (1,)}
+    if config.tokenizer.shared:
+        sides = {"tokenizer.model": (0, 1)}
+    if (count := int(np.count_nonzero(text.kept))) > LEARNT_FROM:
         say(console, f"  subwords are learnt from {LEARNT_FROM:,} of the {count:,} pairs")
     with Stage(console, "learning subwords"):
-        tokenizers = [Tokenizer(model) for model in text.learn_subwords(groups, size)]
-    for tokenizer, name in zip(tokenizers, names, strict=True):
+        tokenizers = [Tokenizer(m) for m in text.learn_subwords(list(sides.values()), size)]
+    for tokenizer, name in zip(tokenizers, sides, strict=True):
         tokenizer.save(folder / name)
     return tokenizers[0], tokenizers[-1]
