@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from transduce.errors import TokenizerError
+from transduce.errors import DataError, TokenizerError
 
 
 def doubler(delay):
@@ -34,6 +34,9 @@ def failer(way):
 
             resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
             return len(bytearray(1 << 32))
+        if way == "slow":
+            time.sleep(0.2)
+            raise DataError("the answer")
         if way == "told":
             raise TokenizerError("no such subword")
         logging.getLogger("transduce.labour").warning("this is %s", way)

@@ -3,9 +3,11 @@
 import json
 import math
 from array import array
+from itertools import zip_longest
 from pathlib import Path
 
-from transduce.text.corpus import Pair, Report, digest, read_pairs, read_tsv
+from transduce.errors import DataError
+from transduce.text.corpus import Pair, Report, digest, read_lines, two_columns
 from transduce.text.tokenizer import normalize, train_tokenizer
 from transduce.train.config import TrainConfig
 
@@ -46,6 +48,24 @@ def filter_lengths(pairs, config, *, report):
             yield source, target
 
 
+def read_tsv(path: Path):
+    for number, line in enumerate(read_lines(path), start=1):
+        yield two_columns(path, number, line)
+
+
+def read_pairs(source: Path, target: Path):
+    sources, targets = read_lines(source), read_lines(target)
+    for shorter, (left, right) in enumerate(zip_longest(sources, targets)):
+        if left is None or right is None:
+            longer = shorter + 1 + sum(1 for _ in (targets if left is None else sources))
+            counts = (shorter, longer) if left is None else (longer, shorter)
+            raise DataError(
+                f"{source} has {counts[0]} lines and {target} has {counts[1]};"
+                " line k of one must be the translation of line k of the other"
+            )
+        yield Pair(left, right)
+
+
 def read(config: TrainConfig):
     return read_tsv(config.tsv) if config.tsv else read_pairs(config.source, config.target)
 
@@ -53,11 +73,12 @@ def read(config: TrainConfig):
 def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
     """Write what is compared byte for byte into a folder, and return the numbers of the report."""
     folder.mkdir()
-    report = Report()
+    report = Report(held_out=not config.valid_source)
     validation, known = [], set()
     if config.valid_source:
-        validation = list(read_pairs(config.valid_source, config.valid_target))
-        validation = [pair for pair in validation if pair.source.strip() and pair.target.strip()]
+        given = list(read_pairs(config.valid_source, config.valid_target))
+        validation = [pair for pair in given if pair.source.strip() and pair.target.strip()]
+        report.validation_empty = len(given) - len(validation)
         known = {digest(pair) for pair in validation}
     pairs = list(filter_text(read(config), config.data, report=report, validation=known))
     if not validation:
@@ -65,6 +86,7 @@ def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
         last = sorted(map(digest, pairs))[wanted - 1]
         validation = list(dict.fromkeys(pair for pair in pairs if digest(pair) <= last))
         pairs = [pair for pair in pairs if digest(pair) > last]
+    report.validation = len(validation)
     with (folder / "valid.jsonl").open("w") as file:
         for source, target in validation:
             record = {"source": source, "references": [target]}

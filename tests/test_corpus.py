@@ -20,11 +20,12 @@ from transduce.text.corpus import (
     Report,
     count_lines,
     digest,
+    read_blocks,
     read_lines,
     read_lines_leniently,
     read_pairs,
     read_references,
-    read_tsv,
+    two_columns,
     unfit,
 )
 
@@ -157,17 +158,33 @@ def test_files_that_cannot_be_read_are_named(file, tmp_path):
         file(gzip.compress(b"a\tb\n" * 1000)[:-9], "cut.gz"),
         file(gzip.compress(b"a\tb\n" * 1000)[:20] + b"\xff" * 20, "bad.gz"),
     ):
-        for read in (read_lines, read_lines_leniently, read_tsv, read_references):
+        for read in (read_lines, read_lines_leniently, read_references):
             with pytest.raises(DataError, match=f"{path.name}: cannot be read"):
                 list(read(path))
 
 
-def test_a_training_table_has_two_columns(file):
-    assert list(read_tsv(file("a b\tc\n\td\n"))) == [("a b", "c"), ("", "d")]
+def test_a_training_table_has_two_columns():
+    path = Path("text")
+    assert two_columns(path, 1, "a b\tc") == ("a b", "c")
+    assert two_columns(path, 1, "\td") == ("", "d")
     with pytest.raises(DataError, match=r"text, line 2: 3 columns; .* exactly two"):
-        list(read_tsv(file("a\tb\na\tb\tc\n")))
+        two_columns(path, 2, "a\tb\tc")
     with pytest.raises(DataError, match="text, line 1: 1 column;"):
-        list(read_tsv(file("a b\n")))
+        two_columns(path, 1, "a b")
+
+
+def test_blocks_of_long_lines_have_fewer_of_them(file):
+    line = b"x" * 10_000
+    blocks = [block for _, block in read_blocks([file(line + b"\n"), file(b"y", "other")], 4_000)]
+    assert blocks == [(1, (line, b"y"))]
+    path = file((line + b"\n") * 2_000 + b"a\n" * 9_000)
+    blocks = [block for _, block in read_blocks([path, path], 1_000)]
+    counts = [files[0].count(b"\n") + 1 for _, files in blocks]
+    assert sum(counts) == 11_000
+    assert [number for number, _ in blocks] == [1 + sum(counts[:n]) for n in range(len(counts))]
+    # From the second block on, which is when the length of a line is known.
+    assert max(sum(map(len, files)) for _, files in blocks[1:]) <= 1 << 22
+    assert max(counts) == 1_000
 
 
 def test_a_validation_table_has_references(file):

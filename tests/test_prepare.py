@@ -42,8 +42,8 @@ def read(folder, config, validation=(), lines=3, processes=0):
 
 
 def rows(text, chosen):
-    with text.spool.path.open("rb") as file:
-        blocks = [read_rows(file, block) for block in text.spool.rows(chosen)]
+    with text.spool.open("rb") as file:
+        blocks = [read_rows(file, block) for block in text.rows(chosen)]
     return [Pair(*pair) for sides in blocks for pair in zip(*sides, strict=True)]
 
 
@@ -115,16 +115,17 @@ def test_a_dropped_pair_counts_once(filtered):
 ODD = ["a", "b", " ", "\t", "\u00e9", "e", "\u0301", "\u2028", "\x85", "\r", "\x1c", "\ufeff"]
 LINE = st.text(st.sampled_from([*ODD, "\u2581", "\u00a0", "\U0001f600", "\0"]), max_size=3)
 PAIRS = st.lists(st.tuples(LINE, LINE), min_size=1, max_size=12)
-SETTINGS = st.builds(
-    DataConfig,
-    **{f"drop_{name}": st.booleans() for name in ("equal", "duplicates", "leaked")},
+SWITCHES = st.fixed_dictionaries(
+    {f"drop_{name}": st.booleans() for name in ("equal", "duplicates", "leaked")}
 )
 
 
-@given(PAIRS, PAIRS, SETTINGS, st.integers(1, 5), st.booleans())
+@given(PAIRS, PAIRS, SWITCHES, st.integers(1, 5), st.booleans())
 def test_kept_pairs_and_counts_are_those_of_plain_python(
-    tmp_path_factory, pairs, known, data, lines, crlf
+    tmp_path_factory, pairs, known, switches, lines, crlf
 ):
+    # Made here: what checks the types draws random numbers, which hypothesis must not see.
+    data = DataConfig(**switches)
     folder = tmp_path_factory.mktemp("text")
     # Some of the text's own pairs are in the validation set.
     known = {digest(Pair(*pair)) for pair in [*known, *pairs[:2]]}

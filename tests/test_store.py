@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from transduce.data import store
 from transduce.data.store import Store
-from transduce.errors import DataError
+from transduce.errors import DataError, RunError
 
 IDS = st.lists(st.integers(0, 70_000), min_size=1, max_size=6)
+SIZES = (65_536, 65_536)
 PAIRS = [([4, 5, 6], [7]), ([], [8, 9]), ([65_535], [])]
 
 
@@ -25,7 +26,10 @@ def write(folder, pairs, *, vocab_size):
         )
         for block in (pairs[start : start + 2] for start in range(0, len(pairs), 2))
     )
-    return store.write(folder, blocks, vocab_size=vocab_size)
+    lengths = store.write(folder, blocks, vocab_size=vocab_size)
+    opened = Store.open(folder, (vocab_size, vocab_size))
+    assert np.array_equal(lengths, opened.lengths)
+    return opened
 
 
 def read(opened):
@@ -35,11 +39,10 @@ def read(opened):
 @given(st.lists(st.tuples(IDS, IDS), min_size=1))
 def test_what_is_written_is_read(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("run") / "data" / "train"
-    written = write(folder, pairs, vocab_size=80_000)
-    for opened in (written, Store.open(folder)):
-        assert read(opened) == pairs
-        assert opened.lengths.tolist() == [[len(source), len(target)] for source, target in pairs]
-        assert opened.lengths.dtype == np.int32
+    opened = write(folder, pairs, vocab_size=80_000)
+    assert read(opened) == pairs
+    assert opened.lengths.tolist() == [[len(source), len(target)] for source, target in pairs]
+    assert opened.lengths.dtype == np.int32
 
 
 def test_ids_come_back_as_python_ints(tmp_path):
@@ -63,9 +66,18 @@ def test_ids_take_two_bytes_where_they_fit(tmp_path, largest, size):
     assert (tmp_path / "train" / "ids.bin").stat().st_size == 4 * size
 
 
-def test_no_pairs_make_no_store(tmp_path):
-    with pytest.raises(DataError, match="there are no pairs"):
-        write(tmp_path / "train", [], vocab_size=65_536)
+@pytest.mark.parametrize("sizes", [(7, 9), (6, 10)])
+def test_an_id_that_its_vocabulary_lacks_is_told_when_it_is_read(tmp_path, sizes):
+    write(tmp_path / "train", [([4, 5], [7]), ([], [8, 9]), ([6], [])], vocab_size=10)
+    opened = Store.open(tmp_path / "train", sizes)
+    told = []
+    for row in range(3):
+        try:
+            opened[row]
+        except RunError as error:
+            told.append(str(error))
+    assert len(told) == 1
+    assert f"pair {1 if sizes[1] == 9 else 2} has an id that is not in the vocabulary" in told[0]
 
 
 def test_every_file_cut_short_is_noticed(tmp_path):
@@ -77,12 +89,12 @@ def test_every_file_cut_short_is_noticed(tmp_path):
         for length in range(len(whole) - (path.suffix == ".json")):
             path.write_bytes(whole[:length])
             with pytest.raises(DataError, match=r"train: .*prepare the data again"):
-                Store.open(folder)
+                Store.open(folder, SIZES)
         path.unlink()
         with pytest.raises(DataError, match="train: "):
-            Store.open(folder)
+            Store.open(folder, SIZES)
         path.write_bytes(whole)
-    assert read(Store.open(folder)) == PAIRS
+    assert read(Store.open(folder, SIZES)) == PAIRS
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,7 @@ def test_a_foreign_description_is_refused(tmp_path, meta):
     write(tmp_path / "train", PAIRS, vocab_size=65_536)
     (tmp_path / "train" / "store.json").write_text(meta, encoding="utf-8")
     with pytest.raises(DataError, match="train: "):
-        Store.open(tmp_path / "train")
+        Store.open(tmp_path / "train", SIZES)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +130,7 @@ def test_foreign_lengths_are_refused(tmp_path, lengths):
     write(tmp_path / "train", PAIRS, vocab_size=65_536)
     np.save(tmp_path / "train" / "lengths.npy", lengths, allow_pickle=True)
     with pytest.raises(DataError, match="train: "):
-        Store.open(tmp_path / "train")
+        Store.open(tmp_path / "train", SIZES)
 
 
 class Trap:
@@ -134,7 +146,7 @@ def test_objects_in_an_array_are_refused_and_do_not_run(tmp_path):
     lengths = np.array([[Trap(tmp_path / "sprung")] * 2] * 3, dtype=object)
     np.save(tmp_path / "train" / "lengths.npy", lengths, allow_pickle=True)
     with pytest.raises(DataError, match="train: "):
-        Store.open(tmp_path / "train")
+        Store.open(tmp_path / "train", SIZES)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -143,4 +155,4 @@ def test_a_header_that_does_not_end_is_refused(tmp_path):
     path = tmp_path / "train" / "lengths.npy"
     path.write_bytes(path.read_bytes().replace(b"}", b" "))
     with pytest.raises(DataError, match="train: "):
-        Store.open(tmp_path / "train")
+        Store.open(tmp_path / "train", SIZES)

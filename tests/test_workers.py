@@ -12,7 +12,7 @@ import labour
 import pytest
 from corpora import SMALL_OPTIONS
 
-from transduce.errors import RunError, TokenizerError
+from transduce.errors import DataError, RunError, TokenizerError
 from transduce.workers import spread
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
@@ -96,7 +96,21 @@ def test_what_goes_wrong_in_a_worker_is_told_in_a_line_and_ends_all(way, error, 
 def test_warnings_of_a_worker_are_heard(caplog):
     with caplog.at_level(logging.WARNING):
         list(spread(labour.failer, ("odd",), ((n,) for n in range(4)), processes=2))
-    assert [record.getMessage() for record in caplog.records] == ["this is odd"]
+    found = [(r.name, r.levelname, r.getMessage()) for r in caplog.records]
+    assert found == [("transduce.labour", "WARNING", "this is odd")]
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+@pytest.mark.parametrize(("way", "told"), [("slow", "the answer"), ("fine", "the request")])
+def test_of_two_errors_the_one_of_the_first_request_is_told(way, told, processes):
+    def requests():
+        yield from ((n if way == "slow" else 0,) for n in range(4))
+        raise DataError("the request")
+
+    answers = []
+    with pytest.raises(DataError, match=told):
+        answers.extend(spread(labour.failer, (way,), requests(), processes=processes))
+    assert not children(os.getpid())
 
 
 def test_who_stops_listening_leaves_nothing_running():

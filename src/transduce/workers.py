@@ -1,4 +1,4 @@
-"""Spreads work over processes, in order, and lets none of them outlive the one that asked.
+"""Spreads work over processes; answers come in order, and no process outlives the one that asked.
 
 A worker is a Python of its own that answers on its standard output what it is asked on its standard
 input. It is not forked: PyTorch's threads would not survive it, and it need not load PyTorch. It
@@ -16,20 +16,19 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from transduce import errors
 from transduce.errors import RunError, TransduceError
-
-log = logging.getLogger(__name__)
 
 Values = tuple[Any, ...]
 """What can be sent: None, numbers, text, bytes, and tuples and lists of them."""
 
 _START = """
-import marshal, sys, types
-sys.path[:], here = marshal.load(sys.stdin.buffer)
+import sys, types
+here, *sys.path[:] = sys.argv[1:]
 package = types.ModuleType("transduce")  # without its __init__, which loads PyTorch
 package.__path__ = [here]
 sys.modules["transduce"] = package
@@ -48,7 +47,8 @@ def spread(
     """Yield `make(*setup)(*request)` for each request, in order; 0 processes: without any.
 
     `make` is a function of a module that does not load PyTorch. There is at most one request
-    underway for each process.
+    underway for each process. What goes wrong with a request is raised after the answers to those
+    before it, as it is without processes.
 
     Raises:
         RunError: a process was killed, or ran out of memory.
@@ -62,28 +62,37 @@ def spread(
         # All at once: they start side by side.
         workers.extend(_Worker(make, setup) for _ in range(processes))
         idle, busy = deque(workers), deque[_Worker]()
-        for request in requests:
+        wrong: list[TransduceError] = []
+        for request in _until_wrong(requests, wrong):
             answers = [busy[0].answer()] if not idle else []
             worker = idle.popleft() if idle else busy.popleft()
             worker.ask(request)
             busy.append(worker)
             yield from answers
         yield from (worker.answer() for worker in busy)
+        for error in wrong:
+            raise error
     finally:
         for worker in workers:
             worker.end()
 
 
+def _until_wrong(requests: Iterable[Values], wrong: list[TransduceError]) -> Iterator[Values]:
+    try:
+        yield from requests
+    except TransduceError as error:
+        wrong.append(error)
+
+
 class _Worker:
     def __init__(self, make: Callable[..., Callable[..., Any]], setup: Values) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START],
+            [sys.executable, "-c", _START, str(Path(__file__).parent), *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C is for us; we end them
             env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
-        self.ask((sys.path, str(Path(__file__).parent)))
         self.ask((make.__module__, make.__name__, setup))
 
     def ask(self, values: Values) -> None:
@@ -100,8 +109,8 @@ class _Worker:
             error, value, warnings = marshal.load(self._process.stdout)
         except EOFError:
             self._died()
-        for warning in warnings:
-            log.warning("%s", warning)
+        for name, level, message in warnings:
+            logging.getLogger(name).log(level, "%s", message)
         if error:
             raise getattr(errors, error)(value)
         return value
@@ -123,34 +132,42 @@ class _Worker:
 def serve() -> None:
     """Be a worker, until nobody asks any more."""
     threading.Thread(target=_end_with_the_asker, daemon=True).start()
-    questions, answers, sys.stdout = sys.stdin.buffer, sys.stdout.buffer, sys.stderr
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
     # Nothing here makes cycles, and to look for them among many small lists takes long.
     gc.disable()
     logging.getLogger("transduce").addHandler(warnings := _Warnings())
-    module, name, setup = marshal.load(questions)
-    work = getattr(importlib.import_module(module), name)(*setup)
-    while True:
-        request = marshal.load(questions)
-        warnings.lines = []
+    work: Callable[..., Any] | None = None
+    for question in _questions(sys.stdin.buffer):
+        if work is None:  # the first one says what is to be done
+            module, name, setup = question
+            work = getattr(importlib.import_module(module), name)(*setup)
+            continue
+        warnings.found = []
         try:
-            error, value = "", work(*request)
+            error, value = "", work(*question)
         except TransduceError as raised:
             error, value = type(raised).__name__, str(raised)
         except MemoryError:
             error, value = "RunError", "a process that prepares the text is out of memory"
-        marshal.dump((error, value, warnings.lines), answers)
+        marshal.dump((error, value, warnings.found), answers)
         answers.flush()
 
 
+def _questions(file: BinaryIO) -> Iterator[Values]:
+    with suppress(EOFError):  # nobody asks any more
+        while True:
+            yield marshal.load(file)
+
+
 class _Warnings(logging.Handler):
-    """Keeps what is warned of, for the asker to tell."""
+    """Keeps what is warned of, with its logger's name and level, for the asker to log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.lines: list[str] = []
+        self.found: list[tuple[str, int, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.found.append((record.name, record.levelno, record.getMessage()))
 
 
 def _end_with_the_asker() -> None:

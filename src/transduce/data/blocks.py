@@ -4,60 +4,53 @@
 and `encoder` take the chosen rows of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress
 from operator import eq
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
-from jaxtyping import Bool
 
 from transduce.config import validate
 from transduce.data import store
-from transduce.text.corpus import DataConfig, key, unfit
+from transduce.text.corpus import DataConfig, block_lines, key, two_columns, unfit
 from transduce.text.tokenizer import Tokenizer, TokenizerConfig, normalize_lines, train_tokenizer
 
 LEAKED, EQUAL = 1, 2
 
 
-class Read(NamedTuple):
-    """What `reader` has made of a block of lines; the arrays as bytes."""
-
-    lines: int
-    sources: bytes
-    targets: bytes
-    digests: bytes
-    """uint64, one a pair."""
-    flags: bytes
-    """uint8, one a pair: LEAKED, EQUAL."""
-    characters: bytes
-    """uint32: the characters of all pairs that may be kept."""
-
-
 def reader(
-    validation: bytes, drop_leaked: bool, drop_equal: bool
-) -> Callable[..., Sequence | None]:
-    """Return a function from raw lines, of one file with TAB or of two files, to `Read`.
+    names: Sequence[str], validation: bytes, drop_leaked: bool, drop_equal: bool
+) -> Callable[..., tuple]:
+    """Return a function from a block of lines, of one file with TAB or of two, to its pairs.
 
-    It gives None where something is wrong with them. `validation`: the digests of its pairs.
+    `names` are the files', `validation` has the digests of its pairs. The function returns the
+    number of lines and, of the pairs with text on both sides, as bytes: sources and targets, each
+    with LF between lines; digests (uint64); flags (uint8: LEAKED, EQUAL); the characters (uint32)
+    of those that may be kept. It raises DataError, with the line, for what is not UTF-8 or has not
+    two columns.
     """
     known = np.frombuffer(validation, np.uint64)
     fatal = LEAKED * drop_leaked | EQUAL * drop_equal
+    paths = list(map(Path, names))
 
-    def read(*files: bytes) -> tuple | None:
+    def columns(files: Sequence[bytes]) -> Iterable[Sequence[str]]:
+        sides = [normalize_lines(file.decode("utf-8")).split("\n") for file in files]
+        if len(sides) == 2:
+            return sides
+        return zip(*(line.split("\t") for line in sides[0]), strict=True)
+
+    def read(first: int, files: Sequence[bytes]) -> tuple:
         try:
-            columns = [normalize_lines(file.decode("utf-8")).split("\n") for file in files]
-        except UnicodeDecodeError:
-            return None
-        lines = len(columns[0])
-        if len(columns) == 1:
-            rows = [line.split("\t") for line in columns[0]]
-            if any(len(row) != 2 for row in rows):
-                return None
-            columns = list(zip(*rows, strict=True))
-        filled = [bool(s.strip() and t.strip()) for s, t in zip(*columns, strict=True)]
-        sources, targets = (list(compress(column, filled)) for column in columns)
+            left, right = columns(files)
+        except ValueError:  # not UTF-8, or columns that are not two
+            for number, line in enumerate(block_lines(paths, first, files), first):
+                if len(paths) == 1:
+                    two_columns(paths[0], number, *line)
+            raise
+        filled = [bool(s.strip() and t.strip()) for s, t in zip(left, right, strict=True)]
+        sources, targets = (list(compress(side, filled)) for side in (left, right))
         digests = np.frombuffer(b"".join(map(key, sources, targets)), ">u8").astype(np.uint64)
         flags = np.isin(digests, known) * np.uint8(LEAKED)
         flags |= np.fromiter(map(eq, sources, targets), np.bool_, len(sources)) * np.uint8(EQUAL)
@@ -65,43 +58,16 @@ def reader(
         text = "".join(chain(compress(sources, kept), compress(targets, kept)))
         characters = np.zeros(0x110000, np.bool_)
         characters[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
-        return (
-            lines,
-            *("\n".join(side).encode("utf-8") for side in (sources, targets)),
-            *(digests.tobytes(), flags.tobytes()),
-            np.flatnonzero(characters).astype(np.uint32).tobytes(),
-        )
+        sides = ("\n".join(side).encode("utf-8") for side in (sources, targets))
+        arrays = (digests, flags, np.flatnonzero(characters).astype(np.uint32))
+        return (len(filled), *sides, *(array.tobytes() for array in arrays))
 
     return read
 
 
 Rows = tuple[int, int, int, bytes]
-"""Some rows of a block: its first byte, the bytes of its sources and targets, a byte a row."""
-
-
-class Spool:
-    """The pairs that `reader` has made, in a file, and where each block of them lies."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._blocks: list[tuple[int, int, int, int]] = []
-
-    def write(self, blocks: Iterable[Read]) -> None:
-        """Write the pairs of all blocks."""
-        with self.path.open("wb") as file:
-            for block in blocks:
-                if block.flags:
-                    sizes = (len(block.sources), len(block.targets))
-                    self._blocks.append((file.tell(), *sizes, len(block.flags)))
-                    file.write(block.sources + block.targets)
-
-    def rows(self, chosen: Bool[np.ndarray, " n"]) -> Iterator[Rows]:
-        """Yield the chosen rows, block by block."""
-        end = 0
-        for start, sources, targets, rows in self._blocks:
-            end += rows
-            if (mask := chosen[end - rows : end]).any():
-                yield start, sources, targets, mask.tobytes()
+"""Some rows of a block in the spool: its first byte, how many bytes are sources and how many are
+targets, and a byte for each of its rows: 1, or 0 where the row is left out."""
 
 
 def read_rows(file: BinaryIO, rows: Rows) -> tuple[list[str], list[str]]:
@@ -129,19 +95,11 @@ def learner(path: str, settings: dict, vocab_size: int) -> Callable[..., bytes]:
     return learn
 
 
-class Encoded(NamedTuple):
-    """What `encoder` has made of a block of rows; the arrays as bytes, as the store has them."""
-
-    ids: bytes
-    lengths: bytes
-    too_long: int
-    bad_ratio: int
-
-
 def encoder(path: str, models: Sequence[bytes], settings: dict) -> Callable[..., tuple]:
-    """Return a function from a block of rows to `Encoded`: long and uneven pairs are left out.
+    """Return a function from a block of rows to their ids and lengths, as bytes for the store.
 
-    `models` are the tokenizers of source and target, `settings` a DataConfig.
+    Pairs that are too long or too uneven are left out; then come the numbers of both. `models` are
+    the tokenizers of source and target, `settings` a DataConfig.
     """
     tokenizers = [Tokenizer(model) for model in models]
     dtype = store.id_type(max(tokenizer.size for tokenizer in tokenizers))

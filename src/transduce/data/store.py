@@ -17,7 +17,7 @@ from typing import SupportsIndex
 import numpy as np
 from jaxtyping import Int32
 
-from transduce.errors import DataError
+from transduce.errors import DataError, RunError
 from transduce.files import plain, read_json
 
 _FORMAT = 1
@@ -28,16 +28,18 @@ class Store:
 
     lengths: Int32[np.ndarray, "n 2"]
 
-    def __init__(self, ids: np.ndarray, lengths: Int32[np.ndarray, "n 2"]) -> None:
+    def __init__(
+        self, ids: np.ndarray, lengths: Int32[np.ndarray, "n 2"], sizes: tuple[int, int]
+    ) -> None:
         """Wrap the arrays; `open` is what reads a folder."""
         self.lengths = lengths
-        self._ids = ids
+        self._ids, self._sizes = ids, sizes
         self._starts = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths.sum(axis=1, dtype=np.int64), out=self._starts[1:])
 
     @classmethod
-    def open(cls, folder: Path) -> "Store":
-        """Map a store into memory.
+    def open(cls, folder: Path, sizes: tuple[int, int]) -> "Store":
+        """Map a store into memory; `sizes` are those of the two vocabularies.
 
         Raises:
             DataError: the folder is missing, is no store, or its files do not fit each other.
@@ -63,29 +65,29 @@ class Store:
             raise DataError(
                 f"{folder}: the files of this store do not fit each other; prepare the data again"
             )
-        return cls(ids, lengths)
+        return cls(ids, lengths, sizes)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def largest(self) -> tuple[int, int]:
-        """Return the largest id of the sources and of the targets, in one pass over all."""
-        lengths = self.lengths.reshape(-1)
-        starts = np.cumsum(lengths, dtype=np.int64) - lengths
-        some = lengths > 0
-        largest = np.zeros(len(lengths), dtype=np.int64)
-        largest[some] = np.maximum.reduceat(self._ids, starts[some])
-        source, target = largest.reshape(-1, 2).max(axis=0).tolist()
-        return source, target
-
     def __getitem__(self, row: SupportsIndex) -> tuple[list[int], list[int]]:
-        """Return the source and target ids of a pair, as Python ints."""
+        """Return the source and target ids of a pair, as Python ints.
+
+        Raises:
+            RunError: an id that its vocabulary does not have: the file has been damaged.
+        """
         row = index(row)
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store of {len(self)} pairs")
         start, end = self._starts[row], self._starts[row + 1]
         middle = start + self.lengths[row, 0]
-        return self._ids[start:middle].tolist(), self._ids[middle:end].tolist()
+        pair = self._ids[start:middle].tolist(), self._ids[middle:end].tolist()
+        if any(max(ids, default=0) >= size for ids, size in zip(pair, self._sizes, strict=True)):
+            raise RunError(
+                f"ids.bin is damaged (pair {row} has an id that is not in the vocabulary); train in"
+                " another --out"
+            )
+        return pair
 
 
 def id_type(vocab_size: int) -> str:
@@ -93,23 +95,19 @@ def id_type(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
-def write(folder: Path, blocks: Iterable[tuple[bytes, bytes]], *, vocab_size: int) -> Store:
-    """Write blocks of ids and lengths as bytes into a new folder, one after another, and open it.
-
-    Raises:
-        DataError: there are no pairs.
-    """
+def write(
+    folder: Path, blocks: Iterable[tuple[bytes, bytes]], *, vocab_size: int
+) -> Int32[np.ndarray, "n 2"]:
+    """Write blocks of ids and lengths, as bytes, into a new folder; return all lengths."""
     lengths = bytearray()
     folder.mkdir(parents=True)
     with (folder / "ids.bin").open("wb") as file:
         for ids, sizes in blocks:
             file.write(ids)
             lengths += sizes
-    if not lengths:
-        raise DataError(f"{folder}: there are no pairs to store")
     array = np.frombuffer(lengths, np.int32).reshape(-1, 2)
     np.save(folder / "lengths.npy", array)
-    dtype = {"<u2": "uint16", "<u4": "uint32"}[id_type(vocab_size)]
+    dtype = np.dtype(id_type(vocab_size)).name
     meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(array)}
     (folder / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
-    return Store.open(folder)
+    return array

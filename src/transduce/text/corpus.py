@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from itertools import islice, zip_longest
+from itertools import chain, count, islice, repeat, starmap
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, UInt64
@@ -28,7 +28,9 @@ from transduce.text.tokenizer import normalize
 
 log = logging.getLogger(__name__)
 
-_BOM = b"\xef\xbb\xbf"
+_BOM, _GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
+_LARGEST_BLOCK = 1 << 22
+"""Bytes: how much is read at a time when lines are long, once that is known."""
 
 
 class Pair(NamedTuple):
@@ -53,8 +55,11 @@ def read_lines(path: Path | None) -> Iterator[str]:
     Raises:
         DataError: the file cannot be read, or a line (named) is not UTF-8.
     """
-    for number, record in enumerate(read_records(path), start=1):
-        yield decode(path, number, record)
+    return _decode_all(path, 1, read_records(path))
+
+
+def _decode_all(path: Path | None, first: int, records: Iterable[bytes]) -> Iterator[str]:
+    return map(decode, repeat(path), count(first), records)
 
 
 def decode(path: Path | None, number: int, record: bytes) -> str:
@@ -105,13 +110,8 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
     Raises:
         DataError: a file cannot be read, or their numbers of lines differ (found at the end).
     """
-    sources, targets = read_lines(source), read_lines(target)
-    for shorter, (left, right) in enumerate(zip_longest(sources, targets)):
-        if left is None or right is None:
-            longer = shorter + 1 + sum(1 for _ in (targets if left is None else sources))
-            counts = (shorter, longer) if left is None else (longer, shorter)
-            raise unequal(source, target, counts)
-        yield Pair(left, right)
+    for _, block in read_blocks((source, target), 1_000):
+        yield from starmap(Pair, block_lines((source, target), *block))
 
 
 def unequal(source: Path, target: Path, counts: tuple[int, int]) -> DataError:
@@ -120,16 +120,6 @@ def unequal(source: Path, target: Path, counts: tuple[int, int]) -> DataError:
         f"{source} has {counts[0]} lines and {target} has {counts[1]};"
         " line k of one must be the translation of line k of the other"
     )
-
-
-def read_tsv(path: Path) -> Iterator[Pair]:
-    """Yield the pairs of a training file of two columns, source TAB target.
-
-    Raises:
-        DataError: the file cannot be read, or a line (named) has not exactly two columns.
-    """
-    for number, line in enumerate(read_lines(path), start=1):
-        yield two_columns(path, number, line)
 
 
 def two_columns(path: Path, number: int, line: str) -> Pair:
@@ -211,6 +201,9 @@ class Report:
     """
 
     read: int = 0
+    validation: int = 0
+    validation_empty: int = 0
+    held_out: bool = False
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
     noticed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
 
@@ -221,14 +214,18 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report for people, one fact a line."""
-        return [
-            f"{self.read:,} pairs read, {self.kept:,} kept",
-            *(f"{self.dropped[r]:,} dropped: {_REASONS[r]}" for r in _REASONS if self.dropped[r]),
-            *(f"{self.noticed[r]:,} noticed: {_REASONS[r]}" for r in _REASONS if self.noticed[r]),
-        ]
+        lines = [f"{self.read:,} pairs read, {self.kept:,} kept"]
+        for what, numbers in (("dropped", self.dropped), ("noticed", self.noticed)):
+            lines += [f"{n:,} {what}: {_REASONS[reason]}" for reason, n in numbers.items() if n]
+        if self.validation:
+            origin = "held out of them by a hash of the pair" if self.held_out else "read"
+            lines.append(f"{self.validation:,} validation pairs {origin}")
+        if self.validation_empty:
+            lines.append(f"{self.validation_empty:,} validation pairs dropped: a side is empty")
+        return lines
 
     def as_dict(self) -> dict[str, int | dict[str, int]]:
-        """The report for a model card, as plain JSON values."""
+        """The report as plain JSON values."""
         return {"kept": self.kept, **asdict(self)}
 
 
@@ -284,11 +281,15 @@ def unfit(
     return too_long, ~too_long & (longer > config.max_ratio * lengths.min(axis=1))
 
 
-def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, tuple[bytes, ...]]]:
-    """Yield so many raw records of each file, joined by LF, and the share that is read by then.
+Block = tuple[int, tuple[bytes, ...]]
+"""The number of its first line, from 1, and the same lines of each file, raw, joined by LF."""
+
+
+def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, Block]]:
+    """Yield the share of the files that is read, and the block of at most so many lines just read.
 
     Raises:
-        DataError: something is wrong with the files; `read_pairs` and `read_tsv` say where.
+        DataError: a file cannot be read, or two of them differ in their numbers of lines.
     """
     with ExitStack() as stack:
         try:
@@ -297,13 +298,31 @@ def read_blocks(paths: Sequence[Path], lines: int) -> Iterator[tuple[float, tupl
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
         records = [read_records(path, file) for path, file in zip(paths, files, strict=True)]
-        while any(blocks := [list(islice(each, lines)) for each in records]):
-            if len({len(block) for block in blocks}) > 1:
-                raise DataError("unequal numbers of lines")
-            yield sum(file.tell() for file in files) / size, tuple(map(b"\n".join, blocks))
+        number, most = 1, lines
+        while any(lists := [list(islice(each, most)) for each in records]):
+            if common := min(map(len, lists)):
+                block = tuple(b"\n".join(each[:common]) for each in lists)
+                yield sum(file.tell() for file in files) / size, (number, block)
+                most = min(lines, max(1, common * _LARGEST_BLOCK // (1 + sum(map(len, block)))))
+                number += common
+            if any(len(each) > common for each in lists):
+                rests = map(chain, (each[common:] for each in lists), records)
+                texts = map(_decode_all, paths, repeat(number), rests)
+                source, target = (number - 1 + sum(1 for _ in each) for each in texts)
+                raise unequal(paths[0], paths[1], (source, target))
 
 
-def read_records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[bytes]:
+def block_lines(paths: Sequence[Path], first: int, files: Sequence[bytes]) -> Iterator[tuple]:
+    """Yield the texts of line k of each file of a block.
+
+    Raises:
+        DataError: a line (named) is not UTF-8.
+    """
+    records = (file.split(b"\n") for file in files)
+    return zip(*map(_decode_all, paths, repeat(first), records), strict=True)
+
+
+def read_records(path: Path | None, opened: io.BufferedReader | None = None) -> Iterator[bytes]:
     """Yield a file's records as bytes, without line ends and without the file's byte order mark.
 
     `opened` is that file where the caller wants to know how far it is read.
@@ -317,18 +336,13 @@ def read_records(path: Path | None, opened: BinaryIO | None = None) -> Iterator[
         elif opened is None:
             with path.open("rb") as file:
                 yield from read_records(path, file)
-        elif path.suffix == ".gz" or _is_gzip(path):
+        elif path.suffix == ".gz" or opened.peek(2).startswith(_GZIP):
             yield from _split(gzip.GzipFile(fileobj=opened))
         else:
             yield from _split(opened)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{_name(path)}: cannot be read ({reason})") from None
-
-
-def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return path.is_file() and file.read(2) == b"\x1f\x8b"
 
 
 def _standard_input() -> Iterable[bytes]:

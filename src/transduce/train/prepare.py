@@ -3,34 +3,26 @@
 data/  tokenizer.model (or source.model, target.model)  train/ (the store)  valid.jsonl  report.json
 """
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from rich.console import Console
 
 from transduce import bundle
 from transduce.data import store
-from transduce.data.blocks import (
-    EQUAL,
-    LEAKED,
-    Encoded,
-    Read,
-    Spool,
-    encoder,
-    learner,
-    read_rows,
-    reader,
-)
+from transduce.data.blocks import EQUAL, LEAKED, Rows, encoder, learner, read_rows, reader
 from transduce.errors import DataError, RunError, TransduceError
-from transduce.files import plain, read_json, sha256, whole_folder
+from transduce.files import plain, read_json, whole_folder
 from transduce.progress import Stage, say
 from transduce.text.corpus import (
     Pair,
@@ -41,7 +33,6 @@ from transduce.text.corpus import (
     read_lines,
     read_pairs,
     read_references,
-    read_tsv,
 )
 from transduce.text.tokenizer import Tokenizer
 from transduce.train.config import TrainConfig
@@ -52,18 +43,28 @@ _HELD_OUT_AT_MOST = 2_000
 _HELD_OUT_SHARE = 0.02
 LEARNT_FROM = 1_000_000
 """Pairs, at most, that the tokenizer sees: more would take memory and change little."""
-_SMALL = 4_000_000
-"""Bytes of text that are prepared before other processes would have started."""
-_PROCESSES = 8
-"""At most: this one cannot keep more at work."""
-_FILE = ("name", "sha256")
+_WITHOUT_WORKERS = 4_000_000
+"""Bytes of text, at most, that are prepared before other processes would have started."""
+_MOST_WORKERS = 8
+"""This process cannot keep more at work."""
 
 
 class Example(NamedTuple):
     """A validation sentence and the translations it is compared with; the first gives the loss."""
 
     source: str
-    references: tuple[str, ...]
+    references: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+_EXAMPLE = TypeAdapter(Example)
+
+
+class _Told(BaseModel):
+    """What is needed of a report again: for the model card, and to choose settings."""
+
+    lines: list[str]
+    files: dict[str, Annotated[dict[Literal["name", "sha256"], str], Field(min_length=2)]]
+    training_tokens: dict[Literal["source", "target"], int]
 
 
 class Data(NamedTuple):
@@ -88,27 +89,20 @@ def open_data(folder: Path) -> Data:
         RunError: something in it is missing or damaged.
     """
     try:
-        records = map(json.loads, read_lines(plain(folder / "valid.jsonl")))
-        valid = [Example(record["source"], tuple(record["references"])) for record in records]
+        lines = read_lines(plain(folder / "valid.jsonl"))
+        valid = [_EXAMPLE.validate_json(line, strict=True) for line in lines]
+        if not valid:
+            raise ValueError("valid.jsonl is empty")
         report = read_json(folder / "report.json")
-        if missing := {"lines", "files", "training_tokens"} - report.keys():
-            raise ValueError(f"report.json lacks {', '.join(sorted(missing))}")
-        card = [*report["lines"], *(f[k] for f in report["files"].values() for k in _FILE)]
-        texts = [text for example in valid for text in (example.source, *example.references)]
-        if not all(isinstance(text, str) for text in (*card, *texts)):
-            raise ValueError("report.json or valid.jsonl holds what is no text")
-        if not valid or not all(example.references for example in valid):
-            raise ValueError("valid.jsonl is empty, or a line of it")
-        data = Data(
-            *bundle.load_tokenizers(folder), store.Store.open(folder / "train"), valid, report
-        )
-        if any(id >= size for id, size in zip(data.train.largest(), data.sizes, strict=True)):
-            raise ValueError("train holds ids that the tokenizer does not have")
-    except RecursionError:
-        raise RunError(f"{folder} is damaged (nested too deeply); train in another --out") from None
-    except (TransduceError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{folder} is damaged ({error}); train in another --out") from None
-    return data
+        _Told.model_validate(report, strict=True)
+        source, target = bundle.load_tokenizers(folder)
+        train = store.Store.open(folder / "train", (source.size, target.size))
+    except (TransduceError, OSError, ValueError) as error:
+        found = error
+        if isinstance(error, ValidationError):
+            found = f"report.json or valid.jsonl: {error.errors()[0]['msg']}"
+        raise RunError(f"{folder} is damaged ({found}); train in another --out") from None
+    return Data(source, target, train, valid, report)
 
 
 def prepare(
@@ -132,7 +126,7 @@ def prepare(
     """
     if processes is None:
         size = sum(path.stat().st_size for path in _training_files(config) if path.is_file())
-        processes = min(torch.get_num_threads(), _PROCESSES) if size > _SMALL else 0
+        processes = min(torch.get_num_threads(), _MOST_WORKERS) if size > _WITHOUT_WORKERS else 0
     with whole_folder(folder) as beside:
         _make(config, beside, files, console, processes, lines)
     return open_data(folder)
@@ -144,22 +138,21 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
     Raises:
         DataError: a file that cannot be read.
     """
+    found = {}
     for name, path in config.text_files().items():
         if path.exists() and not path.is_file():
             raise DataError(
                 f"--{name.replace('_', '-')} {path} is no regular file; training reads a text more "
                 "than once, so save it first"
             )
-    try:
-        return {
-            name: {
-                "name": os.fsencode(path.name).decode("utf-8", "replace"),
-                "sha256": sha256(path),
-            }
-            for name, path in config.text_files().items()
-        }
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
+        try:
+            with path.open("rb") as file:  # through a link too: it is the user's own
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        # A name need not be Unicode.
+        found[name] = {"name": os.fsencode(path.name).decode("utf-8", "replace"), "sha256": sha256}
+    return found
 
 
 def _make(
@@ -170,59 +163,50 @@ def _make(
     processes: int,
     lines: int,
 ) -> None:
-    examples, empty = _read_validation(config)
     report = Report()
+    examples, empty = _read_validation(config)
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}
     text = Text(config, folder / "kept", processes)
     with Stage(console, "reading the text") as stage:
         text.read(known, lines, report, stage)
     if not text.count:
-        raise DataError("; ".join(["no pair is left to learn from", *report.lines()]))
+        raise _nothing_left(report)
     if not examples:
         examples = text.hold_out()
     tokenizers = _train_tokenizers(config, text, folder, console)
     with Stage(console, "encoding the text") as stage:
         blocks = text.encode(tokenizers, report, stage)
-        try:
-            written = store.write(
-                folder / "train", blocks, vocab_size=max(tokenizer.size for tokenizer in tokenizers)
-            )
-        except DataError:
-            raise DataError("; ".join(["no pair is left to learn from", *report.lines()])) from None
-    text.spool.path.unlink()
+        largest = max(tokenizer.size for tokenizer in tokenizers)
+        lengths = store.write(folder / "train", blocks, vocab_size=largest)
+    if not len(lengths):
+        raise _nothing_left(report)
+    text.spool.unlink()
     with (folder / "valid.jsonl").open("w", encoding="utf-8", newline="\n") as file:
         for example in examples:
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
-    tokens = written.lengths.sum(axis=0, dtype=np.int64).tolist()
+    report.validation, report.validation_empty, report.held_out = len(examples), empty, not known
+    tokens = lengths.sum(axis=0, dtype=np.int64).tolist()
     summary = report.as_dict() | {
-        "training": len(written),
+        "training": len(lengths),
         "training_tokens": {"source": tokens[0], "target": tokens[1]},
-        "validation": len(examples),
-        "validation_empty": empty,
-        "held_out": not known,
         "files": files,
-        "lines": _for_people(report, examples, empty, held_out=not known),
+        "lines": report.lines(),
     }
     (folder / "report.json").write_text(
         json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
 
 
-def _for_people(
-    report: Report, examples: list[Example], empty: int, *, held_out: bool
-) -> list[str]:
-    origin = "held out of them by a hash of the pair" if held_out else "read"
-    lines = [*report.lines(), f"{len(examples):,} validation pairs {origin}"]
-    if empty:
-        lines.append(f"{empty:,} validation pairs dropped: a side is empty")
-    return lines
+def _nothing_left(report: Report) -> DataError:
+    return DataError("; ".join(["no pair is left to learn from", *report.lines()]))
 
 
 class Text:
     """The training text on its way: read into a spool, judged, and encoded from there."""
 
     def __init__(self, config: TrainConfig, spool: Path, processes: int) -> None:
-        self.spool = Spool(spool)
+        self.spool = spool
+        """A file of the pairs with text on both sides, in blocks."""
         self.characters = 0
         """How many different ones there are in the pairs that are kept."""
         self.count = 0
@@ -231,6 +215,7 @@ class Text:
         """Which pairs of the spool are to be learnt."""
         self._config, self._processes = config, processes
         self._digests = np.zeros(0, np.uint64)
+        self._blocks: list[tuple[int, int, int, int]] = []
 
     def read(self, known: set[int], lines: int, report: Report, stage: Stage) -> None:
         """Read all of it into the spool, and decide what is kept; `known` are not to be learnt.
@@ -239,36 +224,34 @@ class Text:
             DataError: something is wrong with the files.
         """
         digests, flags, characters = bytearray(), bytearray(), np.zeros(0x110000, np.bool_)
-
-        data = self._config.data
+        data, paths = self._config.data, _training_files(self._config)
         validation = np.array(sorted(known), np.uint64).tobytes()
-
-        def blocks() -> Iterator[Read]:
-            setup = (validation, data.drop_leaked, data.drop_equal)
-            requests = stage.watch(read_blocks(_training_files(self._config), lines))
-            for values in spread(reader, setup, requests, processes=self._processes):
-                if values is None:
-                    raise DataError("the text has changed while it was read; start again")
-                block = Read(*values)
-                report.read += block.lines
-                report.dropped["empty"] += block.lines - len(block.flags)
-                characters[np.frombuffer(block.characters, np.uint32)] = True
-                digests.extend(block.digests)
-                flags.extend(block.flags)
-                stage.advance(block.lines)
-                yield block
-
-        try:
-            self.spool.write(blocks())
-        except DataError:
-            for _ in _read_training(self._config):
-                pass  # one pair after another, it is told what is wrong and where
-            raise
+        setup = (list(map(str, paths)), validation, data.drop_leaked, data.drop_equal)
+        requests = stage.watch(read_blocks(paths, lines))
+        with self.spool.open("wb") as file:
+            for read in spread(reader, setup, requests, processes=self._processes):
+                count, sources, targets, more_digests, more_flags, more_characters = read
+                report.read += count
+                report.dropped["empty"] += count - len(more_flags)
+                characters[np.frombuffer(more_characters, np.uint32)] = True
+                digests += more_digests
+                flags += more_flags
+                stage.advance(count)
+                self._blocks.append((file.tell(), len(sources), len(targets), len(more_flags)))
+                file.write(sources + targets)
         self.characters = int(np.count_nonzero(characters))
         self._digests = np.frombuffer(digests, np.uint64)
         found = np.frombuffer(flags, np.uint8)
         self.kept = judge(self._digests, found & LEAKED > 0, found & EQUAL > 0, data, report)
         self.count = int(np.count_nonzero(self.kept))
+
+    def rows(self, chosen: Bool[np.ndarray, " n"]) -> Iterator[Rows]:
+        """Yield the chosen rows, block by block."""
+        end = 0
+        for start, sources, targets, rows in self._blocks:
+            end += rows
+            if (mask := chosen[end - rows : end]).any():
+                yield start, sources, targets, mask.tobytes()
 
     def hold_out(self) -> list[Example]:
         """Set aside the pairs with the smallest digests, all copies of a pair together."""
@@ -279,8 +262,8 @@ class Text:
         held_out_to = min(np.partition(digests, wanted - 1)[wanted - 1], digests.max() - 1)
         held_out = self.kept & (self._digests <= held_out_to)
         self.kept &= ~held_out
-        with self.spool.path.open("rb") as file:
-            blocks = [read_rows(file, rows) for rows in self.spool.rows(held_out)]
+        with self.spool.open("rb") as file:
+            blocks = [read_rows(file, rows) for rows in self.rows(held_out)]
         pairs = chain.from_iterable(zip(*sides, strict=True) for sides in blocks)
         return [Example(source, (target,)) for source, target in dict.fromkeys(pairs)]
 
@@ -298,34 +281,26 @@ class Text:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield ids and lengths of the pairs to learn from, as the store takes them."""
         models = tuple(tokenizer.model for tokenizer in tokenizers)
-        setup = (str(self.spool.path), models, self._config.data.model_dump(mode="json"))
-        size = self.spool.path.stat().st_size
-        requests = stage.watch((block[0] / size, (block,)) for block in self.spool.rows(self.kept))
-        for values in spread(encoder, setup, requests, processes=self._processes):
-            block = Encoded(*values)
-            report.dropped["too_long"] += block.too_long
-            report.dropped["bad_ratio"] += block.bad_ratio
-            stage.advance(len(block.lengths) // 8 + block.too_long + block.bad_ratio)
-            yield block.ids, block.lengths
+        setup = (str(self.spool), models, self._config.data.model_dump(mode="json"))
+        size = self.spool.stat().st_size
+        requests = stage.watch((rows[0] / size, (rows,)) for rows in self.rows(self.kept))
+        for encoded in spread(encoder, setup, requests, processes=self._processes):
+            ids, lengths, too_long, bad_ratio = encoded
+            report.dropped["too_long"] += too_long
+            report.dropped["bad_ratio"] += bad_ratio
+            stage.advance(len(lengths) // 8 + too_long + bad_ratio)
+            yield ids, lengths
 
     def learn_subwords(self, sides: list[tuple[int, ...]], vocab_size: int) -> list[bytes]:
         """Return a SentencePiece model of each group of sides."""
-        blocks = tuple(self.spool.rows(self.to_learn_subwords()))
-        setup = (str(self.spool.path), self._config.tokenizer.model_dump(mode="json"), vocab_size)
+        blocks = tuple(self.rows(self.to_learn_subwords()))
+        setup = (str(self.spool), self._config.tokenizer.model_dump(mode="json"), vocab_size)
         requests = [(group, blocks) for group in sides]
         return list(spread(learner, setup, requests, processes=min(self._processes, len(requests))))
 
 
 def _training_files(config: TrainConfig) -> list[Path]:
     return [path for path in (config.tsv, config.source, config.target) if path is not None]
-
-
-def _read_training(config: TrainConfig) -> Iterator[Pair]:
-    if config.tsv is not None:
-        return read_tsv(config.tsv)
-    assert config.source is not None
-    assert config.target is not None
-    return read_pairs(config.source, config.target)
 
 
 def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
@@ -350,14 +325,14 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
 def _train_tokenizers(
     config: TrainConfig, text: Text, folder: Path, console: Console
 ) -> tuple[Tokenizer, Tokenizer]:
-    count = int(np.count_nonzero(text.kept))
     size = choose_vocab_size(config, pairs=text.count, characters=text.characters)
-    groups: list[tuple[int, ...]] = [(0, 1)] if config.tokenizer.shared else [(0,), (1,)]
-    names = ["tokenizer.model"] if config.tokenizer.shared else ["source.model", "target.model"]
-    if count > LEARNT_FROM:
+    sides: dict[str, tuple[int, ...]] = {"source.model": (0,), "target.model": (1,)}
+    if config.tokenizer.shared:
+        sides = {"tokenizer.model": (0, 1)}
+    if (count := int(np.count_nonzero(text.kept))) > LEARNT_FROM:
         say(console, f"  subwords are learnt from {LEARNT_FROM:,} of the {count:,} pairs")
     with Stage(console, "learning subwords"):
-        tokenizers = [Tokenizer(model) for model in text.learn_subwords(groups, size)]
-    for tokenizer, name in zip(tokenizers, names, strict=True):
+        tokenizers = [Tokenizer(m) for m in text.learn_subwords(list(sides.values()), size)]
+    for tokenizer, name in zip(tokenizers, sides, strict=True):
         tokenizer.save(folder / name)
     return tokenizers[0], tokenizers[-1]
