@@ -18,7 +18,6 @@ from transduce.text.corpus import (
     Line,
     Pair,
     Report,
-    count_lines,
     digest,
     read_lines,
     read_lines_leniently,
@@ -223,14 +222,3 @@ def test_the_report_says_how_many_and_why():
 def test_limits_that_let_nothing_pass_are_refused(setting):
     with pytest.raises(SettingsError, match=next(iter(setting))):
         validate(DataConfig, setting)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"\n\nb", 3), (b"x\r\n" * 70_000, 70_000)],
-)
-def test_lines_are_counted(tmp_path: Path, text: bytes, count: int):
-    (tmp_path / "plain").write_bytes(text)
-    (tmp_path / "zipped").write_bytes(gzip.compress(text))
-    assert count_lines(tmp_path / "plain") == count
-    assert count_lines(tmp_path / "zipped") == count

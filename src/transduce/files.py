@@ -7,13 +7,16 @@ reads or writes through one that leads out of its folder.
 import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
+
+log = logging.getLogger(__name__)
 
 _LARGEST_JSON = 1 << 20
 _DEEPEST_JSON = 16
@@ -157,6 +160,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(tree) != len(pairs):
         raise ValueError("a name is in it twice")
     return tree
+
+
+def lock(file: IO, *, exclusive: bool = True) -> bool:
+    """Hold an open file until it is closed, or the process killed; False: another process has it.
+
+    On Windows, where one only translates, and on file systems without locks nothing is held.
+    """
+    if os.name == "nt":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # some network file systems
+        log.warning("%s cannot be locked (%s): let nothing else use it", file.name, error.strerror)
+    return True
 
 
 def link_whole(link: Path, target: str) -> None:
