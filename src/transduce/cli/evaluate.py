@@ -171,7 +171,7 @@ def score(
 
 def _check_options(context: typer.Context) -> None:
     """Refuse what contradicts itself or has nothing to work on."""
-    given = {name for name, value in context.params.items() if value not in (None, [])}
+    given = {name for name, value in context.params.items() if value not in (None, ())}
     if "model" in given and "hypothesis" in given:
         raise SettingsError(
             "MODEL translates and --hypothesis is translated already; give one of them, and "
