@@ -3,16 +3,14 @@
 import gzip
 import json
 import math
-import os
 import random
 import subprocess
 import sys
-import tempfile
-from collections.abc import Generator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
+from command import Outcome, refused, transduce
 from corpora import SMALL, reversals
 
 from transduce import train
@@ -25,88 +23,17 @@ CASES = Path(__file__).parents[2] / "shared" / "requirements" / "cases"
 needs_cases = pytest.mark.skipif(not CASES.exists(), reason=f"needs the files in {CASES}")
 
 
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-# The program, started once and forked for each command: to start costs seconds.
-FORKS = """
-import json, os, sys
-from transduce.cli.app import main
-for line in sys.stdin:
-    words, *paths = json.loads(line)
-    if child := os.fork():
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        continue
-    for number, path in enumerate(paths, start=1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
-    sys.argv = ["transduce", *words]
-    try:
-        main()
-    except SystemExit as ended:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(ended.code or 0)
-"""
-_started: list[subprocess.Popen] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def started() -> Generator[None]:
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ) as process:
-        _started.append(process)
-        yield
-        _started.clear()
-
-
-def run(*words: str | Path) -> Result:
-    """What a command prints and how it ends."""
-    [process] = _started
-    assert process.stdin
-    assert process.stdout
-    with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        command = [list(map(str, words)), str(out), str(err)]
-        process.stdin.write(json.dumps(command) + "\n")
-        process.stdin.flush()
-        status = int(process.stdout.readline())
-        texts = [path.read_bytes().decode("utf-8") for path in (out, err)]
-    return Result(status, *texts)
-
-
-def program(name: str, *words: str | Path) -> str:
-    """What a program prints, started for itself."""
-    return subprocess.run(
-        [sys.executable, "-m", name, *map(str, words)],
-        capture_output=True,
-        check=True,
-        encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ).stdout
-
-
-def works(*words: str | Path) -> Result:
-    found = run(*words)
-    assert found.returncode == 0, found
+def works(*words: str | Path) -> Outcome:
+    found = transduce(*words)
+    assert found.status == 0, found
     return found
 
 
-def refused(*words: str | Path) -> str:
-    found = run(*words)
-    assert found.returncode == 2, found
-    assert found.stdout == ""
-    errors = [line for line in found.stderr.splitlines() if not line.startswith("warning: ")]
-    assert len(errors) == 1, found.stderr
-    assert errors[0].startswith("error: ")
-    return errors[0]
+def sacrebleu(*words: str | Path) -> Any:
+    """What sacreBLEU's own command prints."""
+    command = [sys.executable, "-m", "sacrebleu", *map(str, words)]
+    printed = subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout
+    return json.loads(printed)
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -142,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores(*words: str | Path) -> dict:
-    return json.loads(works("evaluate", "--json", *words).stdout)
+    return json.loads(works("evaluate", "--json", *words).text)
 
 
 def test_the_number_in_training_is_that_of_evaluate_and_of_sacrebleu_on_translate(folder: Path):
@@ -158,12 +85,12 @@ def test_the_number_in_training_is_that_of_evaluate_and_of_sacrebleu_on_translat
         )
         [system] = found["systems"]
         assert round(system["scores"]["BLEU"]["value"], 4) == record["valid_bleu"]
-        translated = works("translate", model, source, "--beam", "2").stdout
+        translated = works("translate", model, source, "--beam", "2").text
         assert (folder / "kept").read_text(encoding="utf-8") == translated
         write(folder / "out", translated.splitlines())
-        theirs = program("sacrebleu", target, "-i", folder / "out", "-w", "4")
-        assert json.loads(theirs)["score"] == record["valid_bleu"]
-        assert json.loads(theirs)["signature"] == record["signature"]
+        theirs = sacrebleu(target, "-i", folder / "out", "-w", "4")
+        assert theirs["score"] == record["valid_bleu"]
+        assert theirs["signature"] == record["signature"]
         again = scores("--hypothesis", folder / "kept", "--reference", target)["systems"][0]
         assert again["scores"] == system["scores"]
         assert (system["source_cut"], system["beam"], system["alpha"]) == (0, 2, 0.6)
@@ -175,11 +102,11 @@ def test_the_loss_in_training_is_that_of_score(folder: Path):
     found = works(
         "score", model, "--source", folder / "valid.src", "--target", folder / "valid.tgt"
     )
-    rows = [line.split("\t") for line in found.stdout.splitlines()]
+    rows = [line.split("\t") for line in found.text.splitlines()]
     assert len(rows) == 100
     loss = -sum(float(row[0]) for row in rows) / sum(int(row[1]) for row in rows)
     assert loss == pytest.approx(record["valid_loss"], abs=1e-5)
-    assert f"perplexity {record['valid_perplexity']:.3f}" in found.stderr
+    assert f"perplexity {record['valid_perplexity']:.3f}" in found.errors
     for log_prob, tokens, perplexity in rows:
         expected = math.exp(-float(log_prob) / int(tokens))
         assert float(perplexity) == pytest.approx(expected, abs=1e-3)
@@ -187,23 +114,22 @@ def test_the_loss_in_training_is_that_of_score(folder: Path):
 
 def test_the_table_is_sacrebleu_s_numbers_with_interval_and_signature(folder: Path):
     files = ("--hypothesis", folder / "hyp", "--reference", folder / "ref")
-    found = works("evaluate", *files)
-    assert program("transduce", "evaluate", *files) == found.stdout
-    theirs = program(
-        *("sacrebleu", folder / "ref", "-i", folder / "hyp", "-m", "bleu", "chrf", "ter"),
+    found = works("-q", "evaluate", *files)
+    theirs = sacrebleu(
+        *(folder / "ref", "-i", folder / "hyp", "-m", "bleu", "chrf", "ter"),
         *("--chrf-word-order", "2", "-w", "2", "--confidence"),
     )
-    assert found.stderr == ""
-    for record in json.loads(theirs):
-        [line] = [line for line in found.stdout.splitlines() if f"  {record['name']} " in line]
+    assert found.errors == ""
+    for record in theirs:
+        [line] = [line for line in found.text.splitlines() if f"  {record['name']} " in line]
         assert f" {record['score']:.2f} ± {record['confidence_var']:.2f}" in line
         assert record["signature"] in line
-    assert "40 sentences, 1 reference\n" in found.stdout
+    assert "40 sentences, 1 reference\n" in found.text
 
 
 def test_systems_are_compared_with_the_baseline(folder: Path):
     hyp, bad, ref = folder / "hyp", folder / "bad", folder / "ref"
-    found = works("evaluate", "--hypothesis", hyp, "--baseline", bad, "--reference", ref).stdout
+    found = works("evaluate", "--hypothesis", hyp, "--baseline", bad, "--reference", ref).text
     assert f"{hyp} against {bad}" in found
     assert "10,000 trials, seed 12345" in found
     assert found.count("better, p = 0.0001") == 3  # exact match: next to nothing is right in either
@@ -218,9 +144,9 @@ def test_systems_are_compared_with_the_baseline(folder: Path):
     }
     assert other["systems"][0]["differences"] == {}
     assert other["systems"][1]["differences"]["BLEU"]["significant"]
-    worse = works("evaluate", "--hypothesis", bad, "--baseline", hyp, "--reference", ref).stdout
+    worse = works("evaluate", "--hypothesis", bad, "--baseline", hyp, "--reference", ref).text
     assert worse.count("worse, p = 0.0001") == 3
-    same = works("evaluate", "--hypothesis", hyp, "--baseline", hyp, "--reference", ref).stdout
+    same = works("evaluate", "--hypothesis", hyp, "--baseline", hyp, "--reference", ref).text
     assert same.count("no difference that this test set shows, p = 1.0000") == 4
 
 
@@ -272,18 +198,16 @@ def test_tokenizer_and_case_are_sacrebleu_s(folder: Path, tmp_path: Path):
 def test_tokenised_text_gives_another_number_and_a_warning_for_each_file():
     raw = ("--hypothesis", CASES / "R43.hyp", "--reference", CASES / "R43.ref")
     split = ("--hypothesis", CASES / "R43.tok.hyp", "--reference", CASES / "R43.tok.ref")
-    one, other = works("evaluate", *raw), works("evaluate", *split)
-    assert one.stderr == ""
-    warnings = other.stderr.splitlines()
+    one, other = works("-q", "evaluate", *raw), works("-q", "evaluate", *split)
+    assert one.errors == ""
+    warnings = other.errors.splitlines()
     assert len(warnings) == 2
     for warning, name in zip(warnings, ("R43.tok.hyp", "R43.tok.ref"), strict=True):
         assert name in warning
         assert "looks tokenised (100 % of its lines" in warning
         assert "detokenise" in warning
-    assert one.stdout.split("±")[0].split()[-1] != other.stdout.split("±")[0].split()[-1]
-    assert works("evaluate", *split, "--tokenize", "none").stderr == ""
-    quiet = works("-q", "evaluate", *split)
-    assert quiet.stderr == other.stderr
+    assert one.text.split("±")[0].split()[-1] != other.text.split("±")[0].split()[-1]
+    assert works("-q", "evaluate", *split, "--tokenize", "none").errors == ""
 
 
 @needs_cases
@@ -317,20 +241,20 @@ def test_files_of_unequal_length_are_refused_whichever_they_are(folder: Path, tm
 def test_empty_lines_are_told_and_stay_in_place(folder: Path, tmp_path: Path):
     lines = (folder / "ref").read_text(encoding="utf-8").splitlines()
     hyp = write(tmp_path / "hyp", ["", *lines[1:7], " ", *lines[8:]])
-    found = run("evaluate", "--hypothesis", hyp, "--reference", folder / "ref", "--json")
-    assert found.stderr == f"warning: {hyp}: 2 of 40 lines are empty, and scored as they are\n"
-    [system] = json.loads(found.stdout)["systems"]
+    found = works("-q", "evaluate", "--hypothesis", hyp, "--reference", folder / "ref", "--json")
+    assert found.errors == f"warning: {hyp}: 2 of 40 lines are empty, and scored as they are\n"
+    [system] = json.loads(found.text)["systems"]
     assert system["empty"] == 2
     assert system["scores"]["exact match"]["value"] == 95
     source = write(tmp_path / "source", ["", "a b c", "c d"])
     ref = write(tmp_path / "ref", ["x", "c b a", "d c"])
     kept = tmp_path / "kept"
     model = (folder / "run", "--source", source, "--reference", ref, "--output", kept)
-    found = run("evaluate", *model, "--json")
+    found = transduce("evaluate", *model, "--json")
     empty = kept.read_text(encoding="utf-8").split("\n")[:3].count("")
     assert empty >= 1
-    assert json.loads(found.stdout)["systems"][0]["empty"] == empty
-    assert f"the output of {folder / 'run'}: {empty} of 3 lines" in found.stderr
+    assert json.loads(found.text)["systems"][0]["empty"] == empty
+    assert f"the output of {folder / 'run'}: {empty} of 3 lines" in found.errors
 
 
 def test_records_end_at_lf_only_and_marks_are_dropped(folder: Path, tmp_path: Path):
@@ -386,11 +310,11 @@ def test_what_cannot_be_evaluated_is_one_line(folder: Path, tmp_path: Path):
 def test_score_gives_back_what_translate_said(folder: Path, tmp_path: Path):
     """Claim 80, by the command line, shuffled and in small batches too."""
     source = folder / "valid.src"
-    written = works("translate", folder / "run", source, "--format", "jsonl").stdout
+    written = works("translate", folder / "run", source, "--format", "jsonl").text
     records = [json.loads(line) for line in written.splitlines()]
     target = write(tmp_path / "target", [record["text"] for record in records])
     score = ("score", folder / "run", "--format", "jsonl")
-    found = works(*score, "--source", source, "--target", target).stdout.splitlines()
+    found = works(*score, "--source", source, "--target", target).text.splitlines()
     assert len(found) == len(records) == 100
     same = 0
     for line, record in zip(found, records, strict=True):
@@ -406,7 +330,7 @@ def test_score_gives_back_what_translate_said(folder: Path, tmp_path: Path):
     write(tmp_path / "t", [records[i]["text"] for i in order])
     shuffled = works(
         *(*score, "--source", tmp_path / "s", "--target", tmp_path / "t", "--batch-tokens", "50")
-    ).stdout.splitlines()
+    ).text.splitlines()
     for i, line in zip(order, shuffled, strict=True):
         one, other = json.loads(found[i]), json.loads(line)
         assert one["tokens"] == other["tokens"]
@@ -417,19 +341,19 @@ def test_score_keeps_every_line_in_place(folder: Path, tmp_path: Path):
     source = write(tmp_path / "s", ["a b", "", "", "c d", "a b c d " * 60, ""])
     target = write(tmp_path / "t", ["b a", "", "a", "", "d c", " \u2028"])
     found = works("score", folder / "run", "--source", source, "--target", target)
-    rows = [line.split("\t") for line in found.stdout.splitlines()]
+    rows = [line.split("\t") for line in found.text.splitlines()]
     assert [float(row[0]) == 0 for row in rows] == [False, True, False, False, False, True]
     assert rows[1] == ["0.000000", "0", "1.0000"]
     assert rows[3][1] == "1"  # the end alone
-    assert "line 5" in found.stderr
-    assert "6 translations of" in found.stderr
+    assert "line 5" in found.errors
+    assert "6 translations of" in found.errors
     records = works(
         *("score", folder / "run", "--source", source, "--target", target, "--format", "jsonl")
-    ).stdout.splitlines()
+    ).text.splitlines()
     flags = [json.loads(line)["source_cut"] for line in records]
     assert flags == [False, False, False, False, True, False]
     nothing = write(tmp_path / "n", [])
-    assert works("score", folder / "run", "--source", nothing, "--target", nothing).stdout == ""
+    assert works("score", folder / "run", "--source", nothing, "--target", nothing).text == ""
 
 
 def test_what_cannot_be_scored_is_one_line(folder: Path, tmp_path: Path):
@@ -446,7 +370,7 @@ def test_what_cannot_be_scored_is_one_line(folder: Path, tmp_path: Path):
         ((folder / "run", "--source", text, "--target", text, "--format", "xml"), "xml"),
     ):
         assert expected in refused("score", *words), words
-    found = run("score", folder / "run", "--source", text, "--target", long)
-    assert found.returncode == 2
-    assert "error: line 2: the target's" in found.stderr
-    assert "63 that the model can write" in found.stderr
+    found = transduce("score", folder / "run", "--source", text, "--target", long)
+    assert found.status == 2
+    assert "error: line 2: the target's" in found.errors
+    assert "63 that the model can write" in found.errors

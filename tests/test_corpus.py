@@ -4,7 +4,6 @@ import gzip
 import io
 import logging
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from transduce.text.corpus import (
     Line,
     Pair,
     Report,
-    count_lines,
     digest,
     read_blocks,
     read_lines,
@@ -240,14 +238,3 @@ def test_the_report_says_how_many_and_why():
 def test_limits_that_let_nothing_pass_are_refused(setting):
     with pytest.raises(SettingsError, match=next(iter(setting))):
         validate(DataConfig, setting)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"\n\nb", 3), (b"x\r\n" * 70_000, 70_000)],
-)
-def test_lines_are_counted(tmp_path: Path, text: bytes, count: int):
-    (tmp_path / "plain").write_bytes(text)
-    (tmp_path / "zipped").write_bytes(gzip.compress(text))
-    assert count_lines(tmp_path / "plain") == count
-    assert count_lines(tmp_path / "zipped") == count

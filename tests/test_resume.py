@@ -35,7 +35,7 @@ import os, signal, sys
 from transduce.cli.app import main
 from transduce.decode import resume, stream
 stream.translate_stream.__kwdefaults__["window"] = {WINDOW}
-resume.EVERY = 0.0
+resume.SECONDS_BETWEEN_RECORDS = 0.0
 add, left = resume.Part.add, [int(os.environ.get("KILL", 0))]
 def kill_in_the_middle(part, text, lines):
     left[0] -= 1
@@ -366,7 +366,7 @@ def test_a_model_is_known_by_every_file_that_shapes_its_translations(model: Path
     device = torch.device("cpu")
 
     def name(folder: Path) -> str:
-        return describe([folder], text, {}, device=device)["work"]["model"]
+        return describe([folder], text, {}, device=device, version="1")["work"]["model"]
 
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -381,4 +381,4 @@ def test_a_model_is_known_by_every_file_that_shapes_its_translations(model: Path
         assert name(copy) != name(model)
         (copy / file).write_bytes(before)
     with pytest.raises(DataError, match="cannot be read"):
-        describe([model], tmp_path / "none", {}, device=device)
+        describe([model], tmp_path / "none", {}, device=device, version="1")

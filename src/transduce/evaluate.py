@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from rich.console import Console
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric, Signature
 from sacrebleu.metrics.base import Score as SacreScore
@@ -19,12 +20,14 @@ from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR, sum_of_lists
 
 from transduce.errors import DataError, SettingsError
+from transduce.progress import Stage
 
 SEED = 12345
 """Of resampling and of trials: sacreBLEU's own, whatever SACREBLEU_SEED says."""
 RESAMPLES = 1_000
 TRIALS = 10_000
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
+_METRICS = 4
 _SIGNIFICANT = 0.05
 _TOKENISED = 0.1
 """Share of lines with a sign of tokenisation from which a text is called tokenised.
@@ -127,7 +130,7 @@ def bleu(
         DataError: not as many hypotheses as sentences with references, or none.
     """
     metric = BLEU(references=_streams([hypotheses], references))
-    return _score(metric, metric._extract_corpus_statistics(hypotheses, None), interval=interval)
+    return _score(metric, hypotheses, interval=interval)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -137,7 +140,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         DataError: not as many hypotheses as references, or none.
     """
     metric = ExactMatch(references=_streams([hypotheses], [(text,) for text in references]))
-    return _score(metric, metric._extract_corpus_statistics(hypotheses, None), interval=False)
+    return _score(metric, hypotheses, interval=False)
 
 
 def evaluate(
@@ -146,6 +149,7 @@ def evaluate(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    console: Console | None = None,
 ) -> list[Evaluation]:
     """Score systems by BLEU, chrF++, TER and exact match, and compare all with the first.
 
@@ -154,6 +158,7 @@ def evaluate(
         references: for each sentence, one reference or more, the same number for all.
         tokenize: of BLEU, by sacreBLEU's names.
         lowercase: case does not count (in TER it never does, as in sacreBLEU).
+        console: where to show progress.
 
     Raises:
         DataError: not as many translations as sentences with references, or none.
@@ -161,21 +166,29 @@ def evaluate(
     """
     streams = _streams(systems, references)
     found = [Evaluation({}, {}) for _ in systems]
-    for metric in _metrics(streams, tokenize, lowercase):
-        statistics = [metric._extract_corpus_statistics(system, None) for system in systems]
-        name = metric._aggregate_and_compute(statistics[0]).name
-        for rows, evaluation in zip(statistics, found, strict=True):
-            evaluation.scores[name] = _score(metric, rows, interval=True)
-        for rows, evaluation in zip(statistics[1:], found[1:], strict=True):
-            difference = evaluation.scores[name].value - found[0].scores[name].value
-            p_value = _randomise(metric, np.array(rows, float), np.array(statistics[0], float))
-            better = difference < 0 if isinstance(metric, TER) else difference > 0
-            evaluation.differences[name] = Difference(difference, p_value, better)
+    total = len(references) * len(systems) * _METRICS
+    console = console or Console(quiet=True)
+    with Stage(console, "scoring", "scores of sentences", total=total) as stage:
+        for metric in _metrics(streams, tokenize, lowercase):
+            first: np.ndarray | None = None
+            for system, evaluation in zip(systems, found, strict=True):
+                statistics = metric._extract_corpus_statistics(system, None)
+                name = metric._aggregate_and_compute(statistics).name
+                evaluation.scores[name] = _summarise(metric, statistics, interval=True)
+                rows = np.array(statistics, float)
+                if first is None:
+                    first = rows
+                else:
+                    difference = evaluation.scores[name].value - found[0].scores[name].value
+                    better = difference < 0 if isinstance(metric, TER) else difference > 0
+                    p_value = _randomise(metric, rows, first)
+                    evaluation.differences[name] = Difference(difference, p_value, better)
+                stage.advance(len(system))
     return found
 
 
 def check_tokenizer(name: str) -> None:
-    """See that BLEU can tokenize so on this machine.
+    """Check that BLEU can tokenize so on this machine.
 
     Raises:
         SettingsError: it cannot; what is missing is named.
@@ -236,11 +249,16 @@ def _metrics(streams: list[list[str]], tokenize: str, lowercase: bool) -> Iterat
     yield ExactMatch(lowercase=lowercase, references=streams)
 
 
-def _score(metric: Metric, statistics: list[list[Any]], *, interval: bool) -> Score:
+def _score(metric: Metric, hypotheses: Sequence[str], *, interval: bool) -> Score:
+    statistics = metric._extract_corpus_statistics(hypotheses, None)
+    return _summarise(metric, statistics, interval=interval)
+
+
+def _summarise(metric: Metric, statistics: list[list[Any]], *, interval: bool) -> Score:
     value = float(metric._aggregate_and_compute(statistics).score)
     if not interval:
         return Score(value, str(metric.get_signature()))
-    # In float32, as sacreBLEU has it.
+    # sacreBLEU's intervals are of float32 sums; in float64 their last digits would be others.
     scores = _resample(metric, np.array(statistics, dtype=np.float32))
     low, high = scores[RESAMPLES // 40], scores[RESAMPLES - RESAMPLES // 40 - 1]
     metric.n_bootstrap, metric.seed = RESAMPLES, str(SEED)

@@ -1,5 +1,6 @@
 """Says what is being done: lines that stay, and how far a stage of many pairs has come."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -11,16 +12,23 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from transduce.files import printable
+
 T = TypeVar("T")
 
-_A_LINE_EVERY = 10.0  # seconds, where no bar can move
-_WORTH_A_LINE = 2.0  # seconds
+_SECONDS_BETWEEN_LINES = 10.0  # where no bar can move
+_SECONDS_BETWEEN_DRAWINGS = 0.1  # of a bar
+_SECONDS_WORTH_A_LINE = 2.0
 
 
-def say(console: Console, line: str) -> None:
-    """Print a line; that nobody can read it any more is no reason to stop what is being done."""
+def say(console: Console, text: str) -> None:
+    """Print a line, or several; whatever stands in them does nothing to a terminal.
+
+    That nobody can read it any more is no reason to stop what is being done.
+    """
+    text = "\n".join(map(printable, text.split("\n")))
     with suppress(OSError):
-        console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -45,11 +53,12 @@ class Stage:
         total: int | None = None,
         done: int = 0,
     ) -> None:
-        """Begin with `done` units of `total`, if it is known; else `watch` tells the share."""
+        """Begin with `done` units of `total`; where that is not known, use `watch`."""
         self._console, self._name, self._unit = console, name, unit
         self._total, self._done, self._first = total, done, done
-        self._share = self._first_share = done / total if total else 0.0
+        self._share = 0.0
         self._began = self._told = time.monotonic()
+        self._drawn = -math.inf
         self._bar = Progress(
             TextColumn("  {task.description}"),
             BarColumn(),
@@ -70,10 +79,14 @@ class Stage:
         self._done += units
         if self._total:
             self._share = self._done / self._total
-        whole = 1.0 if self._share else None  # None: nobody knows
-        self._bar.update(self._task, description=self._rate(), total=whole, completed=self._share)
         now = time.monotonic()
-        if not self._console.is_terminal and now - self._told >= _A_LINE_EVERY:
+        if self._console.is_terminal and now - self._drawn >= _SECONDS_BETWEEN_DRAWINGS:
+            self._drawn = now
+            whole = 1.0 if self._share else None  # None: nobody knows
+            self._bar.update(
+                self._task, description=self._rate(), total=whole, completed=self._share
+            )
+        elif not self._console.is_terminal and now - self._told >= _SECONDS_BETWEEN_LINES:
             self._told = now
             say(self._console, f"  {self._rate()}{self._left(now)}")
 
@@ -85,10 +98,11 @@ class Stage:
         return f"{self._name}: {self._done:,}{whole} {self._unit}, {rate:,.0f}/s"
 
     def _left(self, now: float) -> str:
-        if self._share <= self._first_share:
+        if not self._share or self._done == self._first:
             return ""
-        ahead = (1 - self._share) / (self._share - self._first_share)
-        return f", {duration(max(0.0, (now - self._began) * ahead))} left"
+        ahead = self._done / self._share - self._done  # units
+        seconds = (now - self._began) * ahead / (self._done - self._first)
+        return f", {duration(max(0.0, seconds))} left"
 
     def __enter__(self) -> "Stage":
         self._bar.start()
@@ -102,7 +116,7 @@ class Stage:
     ) -> None:
         self._bar.stop()
         seconds = time.monotonic() - self._began
-        if kind is None and seconds >= _WORTH_A_LINE:
+        if kind is None and seconds >= _SECONDS_WORTH_A_LINE:
             say(self._console, f"  {self._rate()}, took {duration(seconds)}")
 
 

@@ -14,7 +14,8 @@ from transduce.cli.evaluate import evaluate, score
 from transduce.cli.models import average, info
 from transduce.cli.train import demo, train
 from transduce.cli.translate import translate
-from transduce.errors import Stopped, TransduceError
+from transduce.device import enough_memory
+from transduce.errors import DeviceError, Stopped, TransduceError
 from transduce.files import printable
 from transduce.progress import say
 
@@ -33,8 +34,11 @@ _UsageError = typer.BadParameter.__bases__[0]  # typer keeps its name to itself
 
 def main() -> None:
     """Run the command line; a user's error is one line and exit status 2."""
+    # Where options of a verb can be lowered, the verb names them.
+    told = "whatever it was that was read; take a smaller model or text, or a larger machine"
     try:
-        sys.exit(app(standalone_mode=False))
+        with enough_memory(DeviceError, told):
+            sys.exit(app(standalone_mode=False))
     except TransduceError as error:
         typer.echo(f"error: {printable(str(error))}", err=True)
     except _UsageError as error:
@@ -67,7 +71,8 @@ class _Warnings(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(self._console, f"{record.levelname.lower()}: {record.getMessage()}")
+        message = printable(record.getMessage())  # one line, whatever a file says
+        say(self._console, f"{record.levelname.lower()}: {message}")
 
 
 @app.callback(invoke_without_command=True)

@@ -3,26 +3,26 @@
 import json
 import logging
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 import sacrebleu
 import torch
 import typer
 from rich.console import Console
-from rich.progress import track
 
 import transduce
 from transduce import bundle, config
-from transduce.cli.translate import opened
+from transduce.cli.options import Alpha, BatchTokens, Beam, Device, Threads, prepare_machine
+from transduce.cli.output import opened
 from transduce.decode.scorer import SCORED_TOKENS, Scored, perplexity, score_lines
 from transduce.decode.search import SearchOptions
 from transduce.decode.stream import WINDOW, translate_stream
 from transduce.decode.translator import Translation, Translator
-from transduce.device import choose_device, set_threads
-from transduce.errors import DataError, SettingsError
+from transduce.device import enough_memory
+from transduce.errors import DataError, DeviceError, SettingsError
 from transduce.evaluate import (
     RESAMPLES,
     SEED,
@@ -33,12 +33,11 @@ from transduce.evaluate import (
     tokenised_lines,
 )
 from transduce.evaluate import evaluate as evaluate_systems
-from transduce.progress import say
+from transduce.files import printable
+from transduce.progress import Stage, say
 from transduce.text.corpus import read_lines, read_references
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _OF_A_MODEL = ("source", "output", "beam", "alpha", "batch_tokens", "device", "threads")
 
@@ -88,13 +87,11 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     output: Annotated[Path | None, typer.Option(help="Keep MODEL's translations here.")] = None,
-    beam: Annotated[int, typer.Option(help="Beams; 1 is greedy search.")] = 4,
-    alpha: Annotated[float, typer.Option(help="Exponent of the length penalty.")] = 0.6,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Source pieces in a batch, beams included.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0 is all cores.")] = 0,
+    beam: Beam = None,
+    alpha: Alpha = None,
+    batch_tokens: BatchTokens = None,
+    device: Device = None,
+    threads: Threads = None,
 ) -> None:
     """Score translations against references: those of a model, or those in files."""
     _check_options(context)
@@ -102,27 +99,26 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
     tests = _read_test_set(source, reference or [], tsv)
     systems = [_read_system(path, tests) for path in [baseline, *(hypothesis or [])] if path]
     if model is not None:
-        options = config.validate(SearchOptions, {"beam": beam, "alpha": alpha})
-        set_threads(threads)
-        translator = Translator.load(model, device=choose_device(device))
-        windows = translate_stream(
-            translator, tests.sources, options=options, batch_tokens=batch_tokens, pause=None
+        given = {"beam": beam, "alpha": alpha}
+        options = config.validate(
+            SearchOptions, {name: value for name, value in given.items() if value is not None}
         )
+        translator = Translator.load(model, device=prepare_machine(device, threads))
+        batch_tokens = batch_tokens or translator.batch_tokens
         with opened(output) if output else nullcontext() as file:
-            watched = _watched(windows, "translated", len(tests.sources) // WINDOW + 1, context.obj)
-            found = [translation for window in watched for translation in window]
+            found = _translate(translator, tests.sources, options, batch_tokens, context.obj)
             if file:
                 file.writelines(translation.text + "\n" for translation in found)
         systems.append(_system(model, found, options))
     if tokenize != "none":
         _warn_of_tokenised(tests, systems)
-    with context.obj.status("scoring"):
-        evaluations = evaluate_systems(
-            [system.translations for system in systems],
-            tests.references,
-            tokenize=tokenize,
-            lowercase=lowercase,
-        )
+    evaluations = evaluate_systems(
+        [system.translations for system in systems],
+        tests.references,
+        tokenize=tokenize,
+        lowercase=lowercase,
+        console=context.obj,
+    )
     with opened(None) as out:
         show = _as_json if json_ else _as_table
         out.write(show(tests, systems, evaluations))
@@ -138,30 +134,34 @@ def score(
         typer.Option("--format", help="Log-probability TAB tokens TAB perplexity, or JSON."),
     ] = "text",
     batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Pieces a side in a batch.")
-    ] = SCORED_TOKENS,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, max=1024, help="CPU threads; 0 is all cores.")] = 0,
+        int | None, typer.Option(min=1, help=f"Pieces a side in a batch [{SCORED_TOKENS}].")
+    ] = None,
+    device: Device = None,
+    threads: Threads = None,
 ) -> None:
     """Say how likely a model finds given translations: a line each, in their order."""
     sources, targets = list(read_lines(source)), list(read_lines(target))
     _check_numbers(str(source), len(sources), str(target), len(targets))
-    set_threads(threads)
-    loaded = bundle.load(model, device=choose_device(device))
+    loaded = bundle.load(model, device=prepare_machine(device, threads))
+    batch_tokens = batch_tokens or SCORED_TOKENS
     log_prob, tokens = 0.0, 0
-    with opened(None) as out:
-        windows = range(0, len(sources), WINDOW)
-        shown = out.isatty()  # then the lines themselves are the progress
-        for start in windows if shown else _watched(windows, "scored", len(windows), context.obj):
-            lines = slice(start, start + WINDOW)
-            numbers = range(start + 1, start + 1 + len(sources[lines]))
-            found = score_lines(
-                loaded, sources[lines], targets[lines], numbers=numbers, batch_tokens=batch_tokens
-            )
-            for number, scored in zip(numbers, found, strict=True):
-                out.write(_scored(number, scored, format_))
-                log_prob, tokens = log_prob + scored.log_prob, tokens + len(scored.token_log_probs)
-            out.flush()
+    told = f"with --batch-tokens {batch_tokens}; lower it"
+    with opened(None) as out, enough_memory(DeviceError, told):
+        # On a terminal the lines themselves are the progress.
+        screen = Console(quiet=True) if out.isatty() else context.obj
+        with Stage(screen, "scoring", "lines", total=len(sources)) as stage:
+            for start in range(0, len(sources), WINDOW):
+                ours, theirs = (side[start : start + WINDOW] for side in (sources, targets))
+                numbers = range(start + 1, start + 1 + len(ours))
+                found = score_lines(
+                    loaded, ours, theirs, numbers=numbers, batch_tokens=batch_tokens
+                )
+                for number, scored in zip(numbers, found, strict=True):
+                    out.write(_scored(number, scored, format_))
+                    log_prob += scored.log_prob
+                    tokens += len(scored.token_log_probs)
+                out.flush()
+                stage.advance(len(ours))
     say(
         context.obj,
         f"{len(sources):,} translations of {tokens:,} tokens: log-probability {log_prob:.2f}, "
@@ -171,11 +171,7 @@ def score(
 
 def _check_options(context: typer.Context) -> None:
     """Refuse what contradicts itself or has nothing to work on."""
-    given = {
-        name
-        for name in context.params
-        if (origin := context.get_parameter_source(name)) and origin.name != "DEFAULT"
-    }
+    given = {name for name, value in context.params.items() if value not in (None, ())}
     if "model" in given and "hypothesis" in given:
         raise SettingsError(
             "MODEL translates and --hypothesis is translated already; give one of them, and "
@@ -260,10 +256,25 @@ def _warn_of_tokenised(tests: _TestSet, systems: Sequence[_System]) -> None:
             )  # fmt: skip
 
 
-def _watched(items: Iterable[T], label: str, total: int, console: Console) -> Iterable[T]:
-    """Show progress on a terminal, and leave nothing of it."""
-    hidden = not console.is_terminal
-    return track(items, label, total=total, console=console, transient=True, disable=hidden)
+def _translate(
+    translator: Translator,
+    sources: list[str],
+    options: SearchOptions,
+    batch_tokens: int,
+    console: Console,
+) -> list[Translation]:
+    found: list[Translation] = []
+    told = f"with --batch-tokens {batch_tokens} and --beam {options.beam}; lower one of them"
+    with (
+        enough_memory(DeviceError, told),
+        Stage(console, "translating", "lines", total=len(sources)) as stage,
+    ):
+        for window in translate_stream(
+            translator, sources, options=options, batch_tokens=batch_tokens, pause=None
+        ):
+            found += window
+            stage.advance(len(window))
+    return found
 
 
 def _as_json(tests: _TestSet, systems: Sequence[_System], evaluations: Sequence[Evaluation]) -> str:
@@ -318,7 +329,7 @@ def _as_table(
         )
         for name, value in found.differences.items():
             lines.append(f"  {name:<11} {value.value:+6.2f}   {_verdict(value)}")
-    return "\n".join(lines) + "\n"
+    return "".join(printable(line) + "\n" for line in lines)
 
 
 def _verdict(difference: Difference) -> str:

@@ -21,9 +21,12 @@ class Extensions(NamedTuple):
     """The best one-token extensions of each sentence's beams, by (-sum, parent, id)."""
 
     sums: Float[Tensor, "n c"]
+    """Log-probabilities of all tokens, nats."""
     parents: Int[Tensor, "n c"]
+    """The beam that is extended, 0 to k - 1."""
     ids: Int[Tensor, "n c"]
-    log_probs: Float[Tensor, "n c"]  # of the last token
+    log_probs: Float[Tensor, "n c"]
+    """Of the last token alone, nats."""
 
     def take(self, columns: Int[Tensor, "n c2"]) -> "Extensions":
         """Pick columns, each sentence its own."""
@@ -33,14 +36,16 @@ class Extensions(NamedTuple):
 class Beams(NamedTuple):
     """The open prefixes of the sentences still searched; a beam whose sum is -inf is none."""
 
-    sentences: Int[Tensor, " n"]  # which of the batch
+    sentences: Int[Tensor, " n"]
+    """Which of the batch."""
     sums: Float[Tensor, "n k"]
     tokens: Int[Tensor, "n k t"]
     log_probs: Float[Tensor, "n k t"]
-    best: Float[
-        Tensor, "n best"
-    ]  # scores of the n best finished, falling, -inf where there are none
-    penalties: Float[Tensor, " n"]  # lp of the greatest length
+    """Of each token, nats; `sums` are theirs."""
+    best: Float[Tensor, "n best"]
+    """Scores of the n best finished, falling; -inf where there are none."""
+    penalties: Float[Tensor, " n"]
+    """Length penalty of the greatest length."""
 
     def select(self, sentences: Int[Tensor, " n2"]) -> "Beams":
         """Keep these sentences only."""

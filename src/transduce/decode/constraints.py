@@ -20,9 +20,9 @@ class Constraints:
 
     For the t-th token of a sentence, in order of precedence: only EOS where t is its limit; only
     the forced id while its prefix lasts; else anything but PAD, BOS and UNK, nothing that ends an
-    n-gram of `no_repeat_ngram` tokens which has come before (0: no such rule), and no EOS where t
-    is below `min_length`, unless nothing else is left. Nothing is renormalised: what is allowed
-    keeps the model's log-probability.
+    n-gram of `no_repeat_ngram` tokens which has come before (Paulus et al. 2018; 0: no such rule),
+    and no EOS where t is below `min_length`, unless nothing else is left. Nothing is renormalised:
+    what is allowed keeps the model's log-probability.
     """
 
     def __init__(

@@ -17,12 +17,18 @@ from transduce.ids import BOS, EOS
 class Hypothesis(NamedTuple):
     """One finished output."""
 
-    tokens: tuple[int, ...]  # without BOS and EOS
-    score: float  # log_prob / length_penalty(length)
-    log_prob: float  # of all tokens with EOS, nats
-    length: int  # |Y|: generated tokens, EOS included
-    cut: bool  # EOS was forced: the limit was reached
-    token_log_probs: tuple[float, ...]  # of each token and of EOS
+    tokens: tuple[int, ...]
+    """Target ids without BOS and EOS."""
+    score: float
+    """log_prob / length_penalty(length): what a search ranks by."""
+    log_prob: float
+    """The sum of `token_log_probs`, nats."""
+    length: int
+    """|Y|: generated tokens, EOS included."""
+    cut: bool
+    """EOS was forced: the limit was reached."""
+    token_log_probs: tuple[float, ...]
+    """Nats; of each of `tokens` and, last, of EOS."""
 
 
 def length_penalty(length: int, alpha: float) -> float:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,14 +24,14 @@ from typing import IO, Any
 import torch
 
 from transduce.config import differences
-from transduce.errors import DataError
-from transduce.files import flush, sha256, write_whole
+from transduce.errors import BundleError, DataError
+from transduce.files import flush, lock, plain, read_json, sha256, write_whole
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-EVERY = 1.0
-"""Seconds between records at least: to wait for the disk costs some milliseconds."""
+SECONDS_BETWEEN_RECORDS = 1.0
+"""At least: to wait for the disk costs some milliseconds."""
 
 _NOTHING = {"lines": 0, "bytes": 0}
 _MODEL_FILES = ("config.json", "model.safetensors")
@@ -38,22 +39,33 @@ _TOKENIZERS = ("tokenizer.model", "source.model", "target.model")
 
 
 def describe(
-    models: Sequence[Path], file: Path, how: Mapping[str, Any], *, device: torch.device
+    models: Sequence[Path],
+    file: Path,
+    how: Mapping[str, Any],
+    *,
+    device: torch.device,
+    version: str,
 ) -> dict[str, Any]:
-    """Describe a translation: models and text by their bytes, `how` by name.
+    """Describe a translation: models and text by their bytes, `how` by name; `version` is ours.
 
     All that has to be the same at a resume is in "work"; what may change the last digits of a
     score, and is only warned of, in "place".
 
     Raises:
+        BundleError: a file of a model cannot be read, or leads out of its folder.
         DataError: the text cannot be read.
     """
     try:
-        text = sha256(file)[:16]
+        text = sha256(file.resolve())[:16]
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror})") from None
     work = {"model": " + ".join(map(_fingerprint, models)), "text": text, **how}
-    place = {"device": str(device), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    place = {
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transduce": version,
+    }
     # As it comes back from a record: tuples are lists.
     return json.loads(json.dumps({"work": work, "place": place}))
 
@@ -79,7 +91,7 @@ class Part:
         """Append the translations of the next lines, a window; from time to time record them."""
         self._file.write(text.encode("utf-8"))
         self.lines += lines
-        if time.monotonic() - self._recorded >= EVERY:
+        if time.monotonic() - self._recorded >= SECONDS_BETWEEN_RECORDS:
             self.record()
 
     def record(self) -> None:
@@ -95,8 +107,8 @@ class Part:
 def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[Part]:
     """Yield where to add translations; at the end it becomes `path`, complete and on disk.
 
-    An error or a kill leaves what is recorded; with `resume` the next call goes on from there, and
-    without it starts afresh and says so. There may be nothing to go on with, but no `path` either.
+    An error or a kill leaves what is recorded. With `resume` the next call goes on from there (or
+    from the first line, where nothing was recorded); without it, it starts afresh and says so.
 
     Raises:
         DataError: what is there is of another translation, damaged, or being written; or it is
@@ -106,15 +118,15 @@ def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[
     path = path.resolve()
     beside = path.with_name(f".{path.name}.unfinished")
     record = path.with_name(f".{path.name}.unfinished.json")
-    if not beside.exists():  # then the record, if any, was left by a kill in the last moment
+    if not os.path.lexists(beside):  # then the record, if any, was left by a kill at the very end
         record.unlink(missing_ok=True)
         if resume and path.exists():
             raise DataError(
                 f"--output {path} exists, and nothing of it is unfinished; "
                 "to translate again leave out --resume"
             )
-    with beside.open("ab") as file:
-        _lock(file, path)
+    with _open(beside) as file:
+        _hold(file, beside, path)
         done = _read(record) if resume else _NOTHING
         if done["lines"]:
             _check(done, about, path, file.tell())
@@ -128,9 +140,41 @@ def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[
         except BaseException:
             _leave(beside, record, path)
             raise
-    beside.replace(path)
-    record.unlink()
+        if os.name == "nt":  # where no open file is renamed
+            file.close()
+        # Still under the lock: who takes it next finds that its file is this output now.
+        beside.replace(path)
+        record.unlink(missing_ok=True)
     flush(path.parent)
+
+
+def _open(beside: Path) -> IO[bytes]:
+    """Open a part, or make one: never through a link that was put there, nor waiting for a pipe.
+
+    Raises:
+        DataError: it is a link, a pipe or a folder.
+        OSError: it cannot be opened.
+    """
+    if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+        raise DataError(f"{beside} is a link, or no file; remove it")
+    own = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return open(beside, "ab", opener=lambda name, flags: os.open(name, flags | own, 0o666))
+
+
+def _hold(file: IO[bytes], beside: Path, path: Path) -> None:
+    """Take a part for this process, until it is closed.
+
+    Raises:
+        DataError: another process has it, or has just made its output of it.
+    """
+    if not lock(file):
+        raise DataError(f"--output {path}: another process is translating into it")
+    try:
+        same = os.path.samestat(os.fstat(file.fileno()), beside.lstat())
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise DataError(f"--output {path}: another process has just completed it")
 
 
 def _leave(beside: Path, record: Path, path: Path) -> None:
@@ -144,16 +188,19 @@ def _leave(beside: Path, record: Path, path: Path) -> None:
 
 def _read(record: Path) -> dict[str, Any]:
     """Return a record, where there is one."""
-    if not record.exists():
-        return _NOTHING
     try:
-        done = json.loads(record.read_text(encoding="utf-8"))
-        if done["format"] != FORMAT:
-            raise DataError(f"{record} has format {done['format']}; this version reads {FORMAT}")
-        if min(done["lines"], done["bytes"]) < 0 or not (done["work"] and done["place"]):
-            raise ValueError
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{record} is damaged; leave out --resume to start afresh") from None
+        done = read_json(record)
+    except FileNotFoundError:
+        return _NOTHING
+    except (OSError, ValueError):
+        done = {}
+    if "format" in done and done["format"] != FORMAT:
+        raise DataError(f"{record} has format {done['format']!r:.60}; this version reads {FORMAT}")
+    lines, size = done.get("lines"), done.get("bytes")
+    counts = type(lines) is int and type(size) is int and 0 <= lines <= size  # each has an LF
+    parts = [done.get("work"), done.get("place")]
+    if not counts or not all(part and isinstance(part, dict) for part in parts):
+        raise DataError(f"{record} is damaged; leave out --resume to start afresh")
     return done
 
 
@@ -172,20 +219,11 @@ def _check(done: dict[str, Any], about: dict[str, Any], path: Path, size: int) -
         log.warning("%s: scores may differ in their last digits", "; ".join(changed))
 
 
-def _lock(file: IO[bytes], path: Path) -> None:
-    """Hold a file until it is closed; a process that is killed leaves no lock behind."""
-    if os.name == "nt":  # has no such lock
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise DataError(f"--output {path}: another process is translating into it") from None
-
-
 def _fingerprint(folder: Path) -> str:
     """Name a model directory by the bytes that shape its translations."""
     files = [folder / name for name in (*_MODEL_FILES, *_TOKENIZERS)]
-    together = "".join(sha256(file) if file.exists() else "-" for file in files)
-    return hashlib.sha256(together.encode("utf-8")).hexdigest()[:16]
+    try:
+        sums = [sha256(plain(file)) if file.exists() else "-" for file in files]
+    except OSError as error:
+        raise BundleError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    return hashlib.sha256("".join(sums).encode("utf-8")).hexdigest()[:16]

@@ -53,9 +53,9 @@ def narrow(
 ) -> Float[Tensor, "r V"]:
     """Give the log-weights to draw by: float64, on the CPU, -inf for what is left out.
 
-    First p ^ (1 / temperature); of that the `top_k` likeliest (0: all); of these, renormalised, the
-    fewest likeliest that together have a mass of at least `top_p` (Holtzman et al. 2020). Of equals
-    the lower id comes first.
+    First p ^ (1 / temperature); of that the `top_k` likeliest (Fan et al. 2018; 0: all); of these,
+    renormalised, the fewest likeliest that together have a mass of at least `top_p`, the nucleus
+    (Holtzman et al. 2020). Of equals the lower id comes first.
     """
     weights = log_probs.cpu().double()
     # The likeliest has 0: it is left at any temperature.

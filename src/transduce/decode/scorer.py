@@ -21,9 +21,12 @@ SCORED_TOKENS = 4096
 class Scored(NamedTuple):
     """What the model thinks of one translation; two blank texts have no tokens."""
 
-    tokens: tuple[str, ...] = ()  # pieces as a person is shown them
-    token_log_probs: tuple[float, ...] = ()  # nats; of each token and of the end
-    source_cut: bool = False  # the source was longer than the model can read
+    tokens: tuple[str, ...] = ()
+    """The subword pieces of the target, as a person is shown them; without the end."""
+    token_log_probs: tuple[float, ...] = ()
+    """Nats; of each of `tokens` and, last, of the end."""
+    source_cut: bool = False
+    """The source had more pieces than the model can read."""
 
     @property
     def log_prob(self) -> float:
@@ -36,8 +39,11 @@ class Scored(NamedTuple):
         return perplexity(self.log_prob, len(self.token_log_probs))
 
 
-def perplexity(log_prob: float, tokens: int) -> float:
-    """exp(-log_prob / tokens), finite in any case."""
+def perplexity(log_prob: float, tokens: int = 1) -> float:
+    """exp(-log_prob / tokens), at most e^700: finite in any case.
+
+    `log_prob` is the sum over the tokens, in nats; or their mean, without `tokens`.
+    """
     return math.exp(min(-log_prob / max(1, tokens), 700))
 
 

@@ -14,20 +14,32 @@ from transduce.errors import SettingsError
 
 
 class SearchOptions(Settings):
-    """How to search; lengths are |Y|, the generated tokens with EOS."""
+    """How to search. Lengths are |Y|: generated target pieces, with EOS."""
 
-    sample: bool = False  # draw from the distribution, rather than look for the likeliest
+    sample: bool = False
+    """Draw from the distribution, rather than look for the likeliest."""
     beam: int = Field(default_factory=lambda given: 1 if given.get("sample") else 4, ge=1, le=1000)
-    alpha: float = Field(0.6, ge=0, le=10)  # of the length penalty
-    n_best: int = Field(1, ge=1, le=1000)  # with sampling: independent samples
+    """Prefixes kept a sentence; 1 is greedy search. (Section 6.1 of the paper has 4.)"""
+    alpha: float = Field(0.6, ge=0, le=10)
+    """Exponent of the length penalty (Wu et al. 2016, equation 14); 0 is no penalty."""
+    n_best: int = Field(1, ge=1, le=1000)
+    """Outputs a sentence, at most `beam`; with `sample`, independent samples."""
     min_length: int = Field(0, ge=0)
-    extra_length: int = Field(50, ge=1)  # the limit is the source's pieces + this ...
-    max_length: int | None = Field(None, ge=1)  # ... and at most this
-    no_repeat_ngram: int = Field(0, ge=0)  # no n-gram of this size comes twice; 0: all may
+    """EOS may not come before."""
+    extra_length: int = Field(50, ge=1)
+    """An output is ended at the source's pieces + this (section 6.1 of the paper) ..."""
+    max_length: int | None = Field(None, ge=1)
+    """... and at this."""
+    no_repeat_ngram: int = Field(0, ge=0)
+    """No n-gram of so many pieces comes twice (Paulus et al. 2018); 0: all may."""
     temperature: float = Field(1.0, gt=0)
-    top_k: int = Field(0, ge=0)  # draw among the k likeliest; 0: among all
-    top_p: float = Field(1.0, gt=0, le=1)  # ... and among the likeliest that have this mass
+    """Draw by p ^ (1 / temperature): below 1 sharper, above 1 flatter."""
+    top_k: int = Field(0, ge=0)
+    """Draw among so many likeliest pieces (Fan et al. 2018); 0: among all."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """... and of these among the likeliest with this mass, the nucleus (Holtzman et al. 2020)."""
     seed: int = Field(0, ge=0, lt=2**32)
+    """Of sampling: a draw depends on it, the number of the line and that of the sample."""
 
     @model_validator(mode="after")
     def _agree(self) -> "SearchOptions":

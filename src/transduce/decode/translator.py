@@ -31,30 +31,40 @@ class Translation(NamedTuple):
     """One translated text; that of a blank text is empty and costs nothing."""
 
     text: str = ""
-    score: float = 0.0  # log_prob / length penalty
-    log_prob: float = 0.0  # nats
-    tokens: tuple[str, ...] = ()  # pieces as a person is shown them
-    token_log_probs: tuple[float, ...] = ()  # of each token and of the end
-    source_cut: bool = False  # the source was longer than the model can read
-    output_cut: bool = False  # the output reached its limit and was ended
-    alternatives: tuple[tuple[str, float], ...] = ()  # text and score of the others of n_best
+    score: float = 0.0
+    """log_prob / length penalty (Wu et al. 2016): what the search has ranked by."""
+    log_prob: float = 0.0
+    """log P(text | source) in nats, the end included."""
+    tokens: tuple[str, ...] = ()
+    """The subword pieces, as a person is shown them; without the end."""
+    token_log_probs: tuple[float, ...] = ()
+    """Nats; of each of `tokens` and, last, of the end."""
+    source_cut: bool = False
+    """The source had more pieces than the model can read."""
+    output_cut: bool = False
+    """The output reached its limit and was ended there."""
+    alternatives: tuple[tuple[str, float], ...] = ()
+    """Text and score of the others of `n_best`, best first; samples in the order of drawing."""
 
 
 class Translator:
     """A model directory, or an ensemble of several, as a function from text to text."""
 
-    def __init__(self, first: Bundle, *others: Bundle) -> None:
+    def __init__(self, first: Bundle, *others: Bundle, names: Sequence[str] = ()) -> None:
         """Take models with the same tokenizers; they run on the device where the first is.
+
+        `names` are what an error calls them (default: model 1, model 2 ...).
 
         Raises:
             BundleError: a model has other tokenizers than the first.
         """
         models = (first, *others)
-        _check_tokenizers(models, [f"model {number}" for number in range(1, len(models) + 1)])
+        names = names or [f"model {number}" for number in range(1, len(models) + 1)]
+        _check_tokenizers(models, names)
         self._source_tokenizer = first.source_tokenizer
         self._target_tokenizer = first.target_tokenizer
         self._device = next(first.model.parameters()).device
-        self.batch_tokens = CPU_BATCH_TOKENS if self._device.type == "cpu" else BATCH_TOKENS
+        self.batch_tokens = default_batch_tokens(self._device)
         self._models = [one.model.to(self._device) for one in models]
         self._max_length = min(model.config.max_length for model in self._models)
 
@@ -67,9 +77,9 @@ class Translator:
         Raises:
             BundleError: it is none, or one of the others has other tokenizers.
         """
-        models = [bundle.load(one, device=device) for one in (path, *others)]
-        _check_tokenizers(models, [str(path), *map(str, others)])
-        return cls(*models)
+        paths = (path, *others)
+        models = [bundle.load(one, device=device) for one in paths]
+        return cls(*models, names=[str(one) for one in paths])
 
     def translate(
         self,
@@ -88,7 +98,7 @@ class Translator:
         Raises:
             SettingsError: options that are unknown, out of range or contradict each other, or
                 another number of prefixes than of texts.
-            DataError: what is to be translated is no text.
+            DataError: what is to be translated is not text.
         """
         texts = _as_texts(text, "text")
         if prefix is not None:
@@ -177,11 +187,16 @@ class Translator:
         )
 
 
+def default_batch_tokens(device: torch.device) -> int:
+    """Source positions of a batch, padding and beams included, that suit a device."""
+    return CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
+
+
 def _as_texts(given: object, what: str) -> list[str]:
     """Make a list of one text, or of some.
 
     Raises:
-        DataError: it is none, or holds something else.
+        DataError: it is neither, or the list holds something else.
     """
     if isinstance(given, str):
         return [given]

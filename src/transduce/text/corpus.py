@@ -77,15 +77,18 @@ def decode(path: Path | None, number: int, record: bytes) -> str:
         ) from None
 
 
-def read_lines_leniently(path: Path | None, *, skip: int = 0) -> Iterator[Line]:
+def read_lines_leniently(
+    path: Path | None, opened: BinaryIO | None = None, *, skip: int = 0
+) -> Iterator[Line]:
     """Yield every record of a file, `None` being standard input; what is not UTF-8 becomes U+FFFD.
 
     Each such line is logged as a warning that names it. The first `skip` lines are left out.
+    `opened` is that file where the caller wants to know how far it is read.
 
     Raises:
         DataError: the file cannot be read.
     """
-    for number, record in islice(enumerate(read_records(path), start=1), skip, None):
+    for number, record in islice(enumerate(read_records(path, opened), start=1), skip, None):
         try:
             yield Line(number, record.decode("utf-8"))
         except UnicodeDecodeError:
@@ -93,15 +96,6 @@ def read_lines_leniently(path: Path | None, *, skip: int = 0) -> Iterator[Line]:
                 "%s, line %d: not UTF-8; the bad bytes are read as U+FFFD", _name(path), number
             )
             yield Line(number, record.decode("utf-8", errors="replace"))
-
-
-def count_lines(path: Path) -> int:
-    """Count the records of a file.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    return sum(1 for _ in read_records(path))
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:

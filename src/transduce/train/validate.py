@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from transduce.bundle import Bundle
-from transduce.decode.scorer import force
+from transduce.decode.scorer import force, perplexity
 from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
 from transduce.errors import RunError
@@ -31,7 +31,7 @@ class Validation(NamedTuple):
     @property
     def perplexity(self) -> float:
         """exp(loss)."""
-        return math.exp(min(self.loss, 700))
+        return perplexity(-self.loss)
 
 
 def validate(

@@ -1,0 +1,69 @@
+"""Where a verb writes its result: standard output, or a file that has its name once complete."""
+
+import io
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from transduce.decode.resume import unfinished
+from transduce.errors import DataError
+from transduce.files import whole_file
+
+
+@contextmanager
+def opened(path: Path | None) -> Generator[TextIO]:
+    """Yield where to write; None is standard output.
+
+    Raises:
+        DataError: it is closed, or cannot be written.
+    """
+    if path is not None:
+        try:
+            with whole_file(path) as file:
+                yield file
+        except OSError as error:
+            raise DataError(f"--output {path}: {error.strerror}") from None
+        return
+    if sys.stdout is None:
+        raise DataError("standard output is closed; name a file with --output")
+    out = cast(io.TextIOWrapper, sys.stdout)
+    out.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale says
+    try:
+        yield out
+        out.flush()  # here, where an error can be told
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Or what is left would be flushed again at the end.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        raise DataError(f"standard output: {error.strerror}") from None
+
+
+@contextmanager
+def opened_at(
+    path: Path | None, about: dict[str, Any] | None, *, resume: bool
+) -> Generator[tuple[int, Callable[[str, int], None]]]:
+    """Yield how many lines are done, and what writes the translations of so many next ones.
+
+    With `about`, see `decode.resume.describe`, what is done outlives a kill.
+
+    Raises:
+        DataError: it cannot be written, or not be resumed.
+    """
+    if path is None or about is None:
+        with opened(path) as file:
+
+            def add(text: str, _: int) -> None:
+                file.write(text)
+                file.flush()  # who reads a pipe waits for it
+
+            yield 0, add
+        return
+    try:
+        with unfinished(path, about, resume=resume) as part:
+            yield part.lines, part.add
+    except OSError as error:
+        raise DataError(f"--output {path}: {error.strerror}") from None
