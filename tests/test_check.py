@@ -41,7 +41,16 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 
 def test_what_would_run_is_told_as_the_training_does(tmp_path: Path):
     source, target = reversals(tmp_path)
-    words = ["--source", source, "--target", target, "--out", tmp_path / "run", *SMALL_OPTIONS, *ONE_THREAD]
+    words = [
+        "--source",
+        source,
+        "--target",
+        target,
+        "--out",
+        tmp_path / "run",
+        *SMALL_OPTIONS,
+        *ONE_THREAD,
+    ]
     checked = transduce("check", *words)
     assert checked.returncode == 0
     assert checked.stdout.endswith("this training would run\n")
@@ -208,7 +217,16 @@ def test_a_name_that_is_no_unicode_is_checked_and_trained(tmp_path: Path):
     folder.mkdir()
     source, target = reversals(folder)
     source = source.rename(folder / os.fsdecode(b"t\xe9xt.src"))
-    words = ["--source", source, "--target", target, "--out", tmp_path / "run", *SMALL_OPTIONS, *ONE_THREAD]
+    words = [
+        "--source",
+        source,
+        "--target",
+        target,
+        "--out",
+        tmp_path / "run",
+        *SMALL_OPTIONS,
+        *ONE_THREAD,
+    ]
     for verb in ("check", "train", "train"):
         found = transduce(verb, *words)
         assert found.returncode == 0, found.stderr

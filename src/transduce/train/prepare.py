@@ -145,11 +145,7 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
         DataError: a file that cannot be read.
     """
     for name, path in config.text_files().items():
-        if path.exists() and not path.is_file():
-            raise DataError(
-                f"--{name.replace('_', '-')} {path} is no regular file; training reads a text more "
-                "than once, so save it first"
-            )
+        check_regular(f"--{name.replace('_', '-')}", path)
     try:
         return {
             name: {
@@ -160,6 +156,19 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
         }
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
+
+
+def check_regular(option: str, path: Path) -> None:
+    """See that a text is not a pipe, a device or a folder, if it is there.
+
+    Raises:
+        DataError: it is.
+    """
+    if path.exists() and not path.is_file():
+        raise DataError(
+            f"{option} {path} is not a regular file; training reads a text more than once, so save "
+            "it first"
+        )
 
 
 def _make(
