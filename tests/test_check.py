@@ -114,6 +114,28 @@ def test_nothing_to_learn_from_is_a_problem(tmp_path: Path, data: bytes):
     assert len(examine(tmp_path).problems) == 1
 
 
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"a b\t\n\tb\n"])
+def test_nothing_to_validate_with_is_a_problem_beside_others(tmp_path: Path, data: bytes):
+    reversals(tmp_path, pairs=30)
+    (tmp_path / "valid.tsv").write_bytes(data)
+    found = examine(tmp_path, valid_tsv=str(tmp_path / "valid.tsv"), source=str(tmp_path / "no"))
+    assert "no: cannot be read" in found.problems[0]
+    assert str(tmp_path / "valid.tsv") in found.problems[-1]
+
+
+def test_the_disk_is_for_bytes_not_for_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reversals(tmp_path)
+    needed = []
+    monkeypatch.setattr(check_module, "_check_disk", lambda out, size, found: needed.append(size))
+    examine(tmp_path)
+    text = "".join(f"{chr(0x10000 + i)}\n" for i in range(8))
+    for name in ("text.src", "text.tgt"):
+        with (tmp_path / name).open("a", encoding="utf-8") as file:
+            file.write(text * 10_000)
+    examine(tmp_path)
+    assert needed[1] - needed[0] > 2 * 2 * 5 * 8 * 10_000
+
+
 def test_a_damaged_gz_is_a_problem(tmp_path: Path):
     source, _ = reversals(tmp_path)
     packed = gzip.compress(source.read_bytes())

@@ -191,9 +191,10 @@ def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        told = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
         raise SettingsError(
-            f"{path} is not TOML: {reason}; text is given with --source and --target, or --tsv"
+            f"{path} is not TOML: {told.get(type(error), error)}; a recipe holds settings, text is "
+            "given with --source and --target, or --tsv"
         ) from None
 
 

@@ -30,7 +30,7 @@ from transduce.text.tokenizer import normalize
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import choose, choose_architecture, choose_vocab_size
-from transduce.train.prepare import check_regular, prepare
+from transduce.train.prepare import NOTHING_TO_VALIDATE, check_regular, prepare
 from transduce.train.start import finished, measure_steps
 
 _SAMPLE = 20_000
@@ -143,10 +143,9 @@ class _File:
             more = self.problems - _TOLD
             self._findings.problems.append(f"{self.path}: and {more:,} more lines like these")
         if self.readable:
-            size = self.path.stat().st_size / 1e6
-            self._findings.lines.append(
-                f"{self.option} {self.path}: {self.lines:,} lines, {size:,.1f} MB"
-            )
+            size = self.path.stat().st_size
+            told = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"
+            self._findings.lines.append(f"{self.option} {self.path}: {self.lines:,} lines, {told}")
 
 
 def _pairs(source: _File, target: _File, findings: Findings) -> Iterator[Pair]:
@@ -170,10 +169,11 @@ def _read_training(config: TrainConfig, findings: Findings, stage: Stage) -> _Sa
 
 def _read_validation(config: TrainConfig, findings: Findings, stage: Stage) -> None:
     files, pairs = _open(config, "valid_", findings)
-    for _ in _counted(pairs, stage):
-        pass
+    usable = sum(bool(a.strip() and b.strip()) for a, b in _counted(pairs, stage))
     for file in files:
         file.close()
+    if files and not usable and all(file.readable and not file.problems for file in files):
+        findings.problems.append(f"{files[0].path}: {NOTHING_TO_VALIDATE}")
 
 
 def _counted(pairs: Iterable[Pair], stage: Stage) -> Iterator[Pair]:

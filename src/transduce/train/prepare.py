@@ -56,6 +56,7 @@ _SMALL = 4_000_000
 """Bytes of text that are prepared before other processes would have started."""
 _PROCESSES = 8
 """At most: this one cannot keep more at work."""
+NOTHING_TO_VALIDATE = "the validation set has no pair with text on both sides"
 _FILE = ("name", "sha256")
 
 
@@ -352,7 +353,8 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
         else:
             empty += 1
     if not examples:
-        raise DataError("the validation set has no pair with text on both sides")
+        path = config.valid_tsv or config.valid_source
+        raise DataError(f"{path}: {NOTHING_TO_VALIDATE}")
     return examples, empty
 
 
