@@ -3,12 +3,11 @@
 import gzip
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from corpora import SMALL, SMALL_OPTIONS, reversals
+from program import transduce
 from rich.console import Console
 
 from transduce import bundle, train
@@ -19,6 +18,7 @@ from transduce.train.check import Findings, check
 from transduce.train.config import TrainConfig
 
 QUIET = Console(quiet=True)
+ONE_THREAD = ["--threads", "1"]
 
 
 def examine(folder: Path, **changes: object) -> Findings:
@@ -39,19 +39,18 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def transduce(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "transduce", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def test_what_would_run_is_told_as_the_training_does(tmp_path: Path):
     source, target = reversals(tmp_path)
-    words = ["--source", source, "--target", target, "--out", tmp_path / "run", *SMALL_OPTIONS]
+    words = [
+        "--source",
+        source,
+        "--target",
+        target,
+        "--out",
+        tmp_path / "run",
+        *SMALL_OPTIONS,
+        *ONE_THREAD,
+    ]
     checked = transduce("check", *words)
     assert checked.returncode == 0
     assert checked.stdout.endswith("this training would run\n")
@@ -113,6 +112,28 @@ def test_nothing_to_learn_from_is_a_problem(tmp_path: Path, data: bytes):
     for name in ("text.src", "text.tgt"):
         (tmp_path / name).write_bytes(data)
     assert len(examine(tmp_path).problems) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"a b\t\n\tb\n"])
+def test_nothing_to_validate_with_is_a_problem_beside_others(tmp_path: Path, data: bytes):
+    reversals(tmp_path, pairs=30)
+    (tmp_path / "valid.tsv").write_bytes(data)
+    found = examine(tmp_path, valid_tsv=str(tmp_path / "valid.tsv"), source=str(tmp_path / "no"))
+    assert "no: cannot be read" in found.problems[0]
+    assert str(tmp_path / "valid.tsv") in found.problems[-1]
+
+
+def test_the_disk_is_for_bytes_not_for_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reversals(tmp_path)
+    needed = []
+    monkeypatch.setattr(check_module, "_check_disk", lambda out, size, found: needed.append(size))
+    examine(tmp_path)
+    text = "".join(f"{chr(0x10000 + i)}\n" for i in range(8))
+    for name in ("text.src", "text.tgt"):
+        with (tmp_path / name).open("a", encoding="utf-8") as file:
+            file.write(text * 10_000)
+    examine(tmp_path)
+    assert needed[1] - needed[0] > 2 * 2 * 5 * 8 * 10_000
 
 
 def test_a_damaged_gz_is_a_problem(tmp_path: Path):
@@ -218,11 +239,20 @@ def test_a_name_that_is_no_unicode_is_checked_and_trained(tmp_path: Path):
     folder.mkdir()
     source, target = reversals(folder)
     source = source.rename(folder / os.fsdecode(b"t\xe9xt.src"))
-    words = ["--source", source, "--target", target, "--out", tmp_path / "run", *SMALL_OPTIONS]
+    words = [
+        "--source",
+        source,
+        "--target",
+        target,
+        "--out",
+        tmp_path / "run",
+        *SMALL_OPTIONS,
+        *ONE_THREAD,
+    ]
     for verb in ("check", "train", "train"):
-        command = [sys.executable, "-m", "transduce", verb, *map(os.fsencode, words)]
-        found = subprocess.run(command, capture_output=True, timeout=120)
+        found = transduce(verb, *words)
         assert found.returncode == 0, found.stderr
+        assert str(source) in found.stdout or verb == "train"
     assert "t\ufffdxt.src" in (tmp_path / "run" / "best" / "model_card.md").read_text()
     shutil.copytree(tmp_path / "run", folder / "run", symlinks=True)
     with pytest.raises(BundleError, match="UTF-8"):

@@ -160,5 +160,5 @@ def test_what_is_read_more_than_once_has_to_be_a_file(tmp_path: Path):
     reversals(tmp_path, pairs=30)
     (tmp_path / "text.src").unlink()
     (tmp_path / "text.src").mkdir()
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         train(settings(tmp_path))

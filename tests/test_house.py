@@ -15,7 +15,9 @@ TRAINING_WALK = [
     *("model/config.py", "model/transformer.py", "model/loss.py"),
     *(f"train/{path.name}" for path in sorted((SOURCE / "train").glob("*.py"))),
 ]
-TRAINING_WALK.remove("train/check.py")  # no part of a training: it asks whether one would run
+# No part of a training: they ask whether one would run, and use what it has made.
+for name in ("check", "average", "describe"):
+    TRAINING_WALK.remove(f"train/{name}.py")
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef]:

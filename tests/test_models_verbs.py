@@ -3,23 +3,24 @@
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import program
 import pytest
 import torch
 from corpora import SMALL, reversals
 from safetensors.torch import load_file
 
 from transduce import bundle, train
-from transduce.cli.models import describe, table, write_average
+from transduce.cli.models import table
 from transduce.config import validate
-from transduce.errors import BundleError, RunError, TransduceError
+from transduce.errors import BundleError, RunError, TokenizerError, TransduceError
 from transduce.files import sha256
 from transduce.train import checkpoint
+from transduce.train.average import write_average
 from transduce.train.checkpoint import State
 from transduce.train.config import TrainConfig
+from transduce.train.describe import describe
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,9 @@ def run(finished: Path, tmp_path: Path) -> Path:
             for parameter in model.model.parameters():
                 parameter.add_(torch.randn_like(parameter))
         bundle.save(folder, model, (folder / "model_card.md").read_text())
+        names = [line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
+        sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in names)
+        (folder / "SHA256SUMS").write_text(sums)
     for step in checkpoint.steps(finished):
         shutil.rmtree(checkpoint.path(run, step))
     return run
@@ -120,17 +124,21 @@ def test_what_cannot_be_averaged_is_refused_and_nothing_is_written(run: Path, tm
         assert out.exists() == before
         assert not (tmp_path / ".mean.part").exists()
 
-    refused(r"has 4 checkpoints \(steps 900, 1,000, 9,000, 10,000\), --last asks for 5", run)
-    refused("no training run", tmp_path)
+    has = r"has 4 checkpoints \(steps 900, 1,000, 9,000, 10,000\), --last asks for 5"
+    refused(has, run, "--last", "5")
+    refused("not a training run", tmp_path)
     refused("one run; several models", run, run, "--last", "2")
     newest = checkpoint.path(run, 10000)
     (newest / "model.safetensors").rename(tmp_path / "weights")
-    refused("no such file|No such file", run, "--last", "2")
+    refused(rf"^{newest}/model.safetensors: No such file or directory$", run, "--last", "2")
     (tmp_path / "weights").rename(newest / "model.safetensors")
     config = json.loads((newest / "config.json").read_text())
     config["architecture"]["activation"] = "gelu"
     (newest / "config.json").write_text(json.dumps(config))
     refused(r"their config\.json differ in architecture", run, "--last", "2")
+    shutil.copy(newest.parent / "step-9000" / "config.json", newest)
+    (newest / "tokenizer.model").write_bytes(b"no model")
+    refused(rf"{newest}/tokenizer.model", run, "--last", "2", kind=TokenizerError)
     out.mkdir()
     refused("exists; remove it, or name another folder", run, "--last", "1")
 
@@ -142,9 +150,48 @@ def test_numbers_that_are_not_finite_are_not_averaged(run: Path, tmp_path: Path)
     tensors = {name: tensor.clone() for name, tensor in weights(path.parent).items()}
     tensors[min(tensors)][0] = float("inf")
     save_file(tensors, path)
-    with pytest.raises(BundleError, match="not finite"):
+    (path.parent / "SHA256SUMS").unlink()  # as in a model from elsewhere
+    with pytest.raises(BundleError, match=rf"^{path}: .* not finite"):
         transduce("average", run, "--last", "3", "--out", tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
+
+
+def test_a_checkpoint_with_a_flipped_bit_is_not_averaged(run: Path, tmp_path: Path):
+    path = checkpoint.path(run, 9000) / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BundleError, match=r"step-9000 is damaged: its model\.safetensors is"):
+        transduce("average", run, "--last", "3", "--out", tmp_path / "mean")
+    transduce("average", run, "--last", "1", "--out", tmp_path / "mean")
+
+
+def test_all_checkpoints_but_at_most_five_are_averaged_where_no_number_is_said(
+    run: Path, tmp_path: Path
+):
+    def steps(out: Path) -> list[int]:
+        transduce("average", run, "--out", out)
+        sources = json.loads((out / "config.json").read_text())["average_of"]
+        return [source["step"] for source in sources]
+
+    assert steps(tmp_path / "four") == [900, 1000, 9000, 10000]
+    for step in (90, 20000):
+        shutil.copytree(checkpoint.path(run, 900), checkpoint.path(run, step))
+    assert steps(tmp_path / "five") == [900, 1000, 9000, 10000, 20000]
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    with pytest.raises(BundleError, match="has no checkpoint yet"):
+        steps(tmp_path / "none")
+
+
+def test_the_last_record_of_a_run_is_found_at_the_end_of_its_metrics(run: Path):
+    metrics = run / "metrics.jsonl"
+    metrics.write_text('{"step": 3}\n' * 100_000 + '{"step": 7, "loss": 1.5}\n[7]\n{"step": 8, "lo')
+    shutil.copytree(checkpoint.path(run, 900), run / "checkpoints" / "average", dirs_exist_ok=True)
+    facts = describe(run / "checkpoints" / "average")["run"]
+    assert (facts["step"], facts["last_step"], facts["finished"]) == (None, 7, False)
+    metrics.write_text("")
+    assert describe(checkpoint.path(run, 900))["run"]["last_step"] == 0
 
 
 def test_a_checkpoint_that_goes_while_it_is_read_is_told(
@@ -203,18 +250,14 @@ def test_info_tells_what_a_model_is(finished: Path):
 
 
 def test_the_verbs_are_on_the_command_line(finished: Path, tmp_path: Path):
-    def transduce(*words: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "transduce", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-    mean = transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
+    mean = program.transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
     assert (mean.returncode, mean.stdout) == (0, "")
     assert mean.stderr == f"the mean of step-15, step-20 is in {tmp_path / 'mean'}\n"
-    again = transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
+    again = program.transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
     assert again.returncode == 2
     assert again.stderr.startswith("error: --out ")
-    assert json.loads(transduce("info", tmp_path / "mean", "--json").stdout)["run"] is None
-    assert transduce("info", tmp_path / "mean").stdout.startswith("model ")
+    assert json.loads(program.transduce("info", tmp_path / "mean", "--json").stdout)["run"] is None
+    assert program.transduce("info", tmp_path / "mean").stdout.startswith("model ")
 
 
 def test_info_is_a_table_to_read(finished: Path):
@@ -222,8 +265,9 @@ def test_info_is_a_table_to_read(finished: Path):
     for words in ("en to nl", "CC0-1.0", "1 encoder and 1 decoder", "step 20", "277 subwords"):
         assert words in text
     assert "its best" not in text
-    widest = max(len(line) for line in text.splitlines() if "sha256" not in line)
-    assert widest < 140
+    named = str(finished.parent)
+    assert max(len(line) for line in text.splitlines() if named not in line) <= 80
+    assert sum(" sha256 " in line for line in text.splitlines()) == 2
 
 
 def test_a_copy_and_a_mean_have_no_run_and_no_score_of_their_own(finished: Path, tmp_path: Path):

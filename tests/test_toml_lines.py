@@ -30,12 +30,10 @@ TRICKY = [
 def documents(  # noqa: C901 - a grammar
     draw: DrawFn,
 ) -> tuple[str, dict[tuple[str, ...], int]]:
-    """A document, and the line on which this test has put each of its keys."""
+    """A document, and for each of its keys the line on which its statement begins."""
     names = iter(draw(strategies.permutations([f"k{i}" for i in range(40)])))
     text, lines = "", {}
-
-    def line() -> int:
-        return text.count("\n") + 1
+    line = 1
 
     def word() -> tuple[str, str]:
         name = next(names)
@@ -49,7 +47,7 @@ def documents(  # noqa: C901 - a grammar
     def dotted(table: tuple[str, ...], most: int) -> tuple[tuple[str, ...], str]:
         words = [word() for _ in range(draw(strategies.integers(1, most)))]
         for count in range(len(words)):
-            lines.setdefault((*table, *(w for w, _ in words[: count + 1])), line())
+            lines.setdefault((*table, *(w for w, _ in words[: count + 1])), line)
         dot = draw(strategies.sampled_from([".", " . "]))
         return (*table, *(w for w, _ in words)), dot.join(shown for _, shown in words)
 
@@ -69,6 +67,7 @@ def documents(  # noqa: C901 - a grammar
     table: tuple[str, ...] = ()
     for _ in range(draw(strategies.integers(0, 9))):
         kind = draw(strategies.integers(0, 5))
+        line = text.count("\n") + 1
         if kind == 0:
             text += draw(strategies.sampled_from(["\n", "# a = 1\n", " \t# [b]\n", "\r\n"]))
         elif kind == 1:
@@ -135,3 +134,8 @@ def test_what_is_not_certain_has_no_line(text: str, expected: dict[tuple[str, ..
 def test_a_long_document_takes_no_time():
     text = "".join(f"[t{i}]\nkey = 'v'\n" for i in range(30_000))
     assert key_lines(text)["t29999", "key"] == 60_000
+
+
+def test_a_statement_without_end_takes_no_time_and_what_is_before_has_its_line():
+    text = "b = 1\na = [\n" + "'a value of twenty',\n" * 40_000 + "]\n"
+    assert key_lines(text) == {("b",): 1}

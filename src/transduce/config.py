@@ -18,9 +18,11 @@ _LARGEST_RECIPE = 1 << 20
 class _Wrong(Exception):
     """What is wrong with the setting of a path; where it was said is for others to add."""
 
-    def __init__(self, path: tuple[str | int, ...], message: str) -> None:
+    def __init__(self, path: tuple[str | int, ...], message: str, *, value: bool = False) -> None:
         super().__init__(message)
         self.path = path
+        self.value = value
+        """Whether the value is wrong, which the message tells, and not the name."""
 
 
 class _OurErrors(type(BaseModel)):
@@ -28,12 +30,9 @@ class _OurErrors(type(BaseModel)):
 
     def __call__(cls: Any, *positional: Any, **tree: Any) -> Any:
         try:
-            _check_keys(cls, tree)
             return super().__call__(*positional, **tree)
         except ValidationError as error:
-            raise SettingsError(str(_explain(error))) from None
-        except _Wrong as wrong:
-            raise SettingsError(str(wrong)) from None
+            raise SettingsError(str(_explain(cls, error))) from None
 
 
 class Settings(BaseModel, metaclass=_OurErrors):
@@ -74,25 +73,19 @@ def load(
     text = ""
     if recipe is not None:
         text, tree = _read_toml(recipe)
-        try:
-            _check_keys(kind, tree)
-        except _Wrong as wrong:
-            raise SettingsError(f"{_place(recipe, text, wrong.path)}: {wrong}") from None
         _anchor(kind, tree, root or recipe.parent)
     tree.update(values or {})
-    elsewhere: list[tuple[str, ...]] = [(name,) for name in values or {}]
-    for override in overrides:
-        elsewhere.append(_apply(tree, override))
-        try:
-            _check_keys(kind, tree)
-        except _Wrong as wrong:
-            raise SettingsError(f"--set {override}: {wrong}") from None
+    given = {_apply(tree, override): override for override in overrides}
     try:
         return _make(kind, tree)
     except _Wrong as wrong:
-        if recipe is None or any(_same_branch(path, wrong.path) for path in elsewhere):
-            raise SettingsError(str(wrong)) from None
-        raise SettingsError(f"{_place(recipe, text, wrong.path)}: {wrong}") from None
+        place = "" if recipe is None else f"{_place(recipe, text, wrong.path)}: "
+        if any(wrong.path[:1] == (name,) for name in values or {}):
+            place = ""
+        for path, override in given.items():
+            if _same_branch(path, wrong.path):
+                place = "" if wrong.value else f"--set {override}: "
+        raise SettingsError(f"{place}{wrong}") from None
 
 
 def validate(kind: type[S], tree: Mapping[str, Any]) -> S:
@@ -108,19 +101,18 @@ def validate(kind: type[S], tree: Mapping[str, Any]) -> S:
 
 
 def _make(kind: type[S], tree: Mapping[str, Any]) -> S:
-    _check_keys(kind, tree)
     try:
         return kind.model_validate(_as_python(kind, tree))
     except ValidationError as error:
-        raise _explain(error) from None
+        raise _explain(kind, error) from None
 
 
 def _as_python(kind: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
     """Put what JSON and TOML lack in place of what stands for it: a path, a tuple, no date."""
     # Not by way of JSON text: a file's name need not be Unicode.
     values = dict(tree)
-    for key, value in tree.items():
-        annotation, group = kind.model_fields[key].annotation, _group(kind, key)
+    for key in tree.keys() & kind.model_fields.keys():
+        value, annotation, group = tree[key], kind.model_fields[key].annotation, _group(kind, key)
         if group and isinstance(value, Mapping):
             values[key] = _as_python(group, value)
         elif isinstance(value, date | time):
@@ -132,11 +124,23 @@ def _as_python(kind: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _explain(error: ValidationError) -> _Wrong:
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
-    message = first["msg"][0].lower() + first["msg"][1:]
-    return _Wrong(first["loc"], f"{name} = {_short(first['input'])}: {message}")
+def _explain(kind: type[Settings], error: ValidationError) -> _Wrong:
+    """The first thing that is wrong; names come before values, and the outer before the inner."""
+    first = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
+    *path, key = first["loc"]
+    name = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        group = kind
+        for part in path:
+            group = _group(group, part) or group
+        near = [".".join((*path, n)) for n in difflib.get_close_matches(key, group.model_fields)]
+        near += [known for known in _names(kind) if known.endswith(f".{key}")]
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(group.model_fields)}"
+        return _Wrong(first["loc"], f"unknown setting {_short(name)[1:-1]}, {hint}")
+    if first["type"] == "model_type":
+        return _Wrong(first["loc"], f"{name} is a group of settings, write {name}.NAME")
+    message = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    return _Wrong(first["loc"], f"{name} = {_short(first['input'])}: {message}", value=True)
 
 
 def _short(value: Any) -> str:
@@ -187,17 +191,18 @@ def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        told = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
         raise SettingsError(
-            f"{path} is not TOML: {reason}; text is given with --source and --target, or --tsv"
+            f"{path} is not TOML: {told.get(type(error), error)}; a recipe holds settings, text is "
+            "given with --source and --target, or --tsv"
         ) from None
 
 
 def _anchor(kind: type[Settings], tree: dict[str, Any], root: Path) -> None:
     """Make the files to read absolute or relative to here; what is written stays where one is."""
-    for key, value in tree.items():
-        if kind.model_fields[key].annotation == Path | None and isinstance(value, str):
-            tree[key] = str(root / value)
+    for key, field in kind.model_fields.items():
+        if field.annotation == Path | None and isinstance(tree.get(key), str):
+            tree[key] = str(root / tree[key])
 
 
 def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
@@ -217,33 +222,6 @@ def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
             raise SettingsError(f"--set {override}: {section} is no group of settings")
     branch[name] = value
     return (*sections, name)
-
-
-def _check_keys(
-    kind: type[Settings],
-    tree: Mapping[str, Any],
-    path: tuple[str, ...] = (),
-    known: Sequence[str] = (),
-) -> None:
-    known = known or list(_names(kind))
-    for key, value in tree.items():
-        here = (*path, key)
-        name = ".".join(here)
-        field = kind.model_fields.get(key)
-        if field is None:
-            near = [
-                *(".".join((*path, n)) for n in difflib.get_close_matches(key, kind.model_fields)),
-                *(name for name in known if name.endswith(f".{key}")),
-            ]
-            hint = (
-                f"did you mean '{near[0]}'?" if near else f"known: {', '.join(kind.model_fields)}"
-            )
-            raise _Wrong(here, f"unknown setting {_short(name)[1:-1]}, {hint}")
-        if group := _group(kind, key):
-            if isinstance(value, Mapping):
-                _check_keys(group, value, here, known)
-            elif not isinstance(value, Settings):
-                raise _Wrong(here, f"{name} is a group of settings, write {name}.NAME")
 
 
 def _names(kind: type[Settings], path: str = "") -> Iterator[str]:

@@ -14,7 +14,7 @@ def check(config: TrainConfig, console: Console) -> None:
     """Tell what train would do with these settings and files, and what is wrong; train nothing."""
     findings = examine(config, console)
     for line in findings.lines:
-        typer.echo(printable(line))
+        typer.echo(printable(line).encode("utf-8", "surrogateescape"))  # as names of files are
     for problem in findings.problems:
         typer.echo(f"error: {printable(problem)}", err=True)
     if findings.problems:

@@ -10,6 +10,9 @@ from transduce.bundle import Bundle
 from transduce.train.config import TEXT_FILES, TrainConfig
 from transduce.train.validate import Validation
 
+SCORES = "Scores on the validation set"
+TEXT = "Text"
+
 
 def model_card(
     config: TrainConfig,
@@ -40,13 +43,13 @@ def model_card(
 
 Made with transduce {transduce.__version__}. Licence: {config.licence or "not stated"}.
 
-## Scores on the validation set
+## {SCORES}
 
 {made[0].upper()}{made[1:]}, beam {config.train.beam}, alpha {config.train.alpha}:
 
 {scores}
 
-## Text
+## {TEXT}
 
 {data}
 

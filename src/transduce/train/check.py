@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from transduce.bundle import measure
 from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, RunError, TransduceError
-from transduce.progress import say
+from transduce.progress import Stage, say
 from transduce.text.corpus import (
     Pair,
     decode,
@@ -31,7 +30,7 @@ from transduce.text.tokenizer import normalize
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import check_memory, check_settings, choose, choose_vocab_size
-from transduce.train.prepare import prepare
+from transduce.train.prepare import NOTHING_TO_VALIDATE, check_regular, prepare
 from transduce.train.start import finished, measure_steps
 
 _SAMPLE = 20_000
@@ -48,7 +47,7 @@ class Findings(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """Every so manieth pair of a corpus of `total`."""
+    """Pairs taken evenly from a text of `total` pairs and `bytes` bytes."""
 
     pairs: list[Pair]
     total: int
@@ -67,9 +66,10 @@ def check(config: TrainConfig, console: Console) -> Findings:
         device = choose_device(config.device)
     with _noting(findings):
         check_settings(config, device)
-    with _Counter(console) as counter:
-        sample = _read_training(config, findings, counter)
-        _read_validation(config, findings, counter)
+    with Stage(console, "reading the text") as stage:
+        sample = _read_training(config, findings, stage)
+    with Stage(console, "reading the validation set") as stage:
+        _read_validation(config, findings, stage)
     goes_on = False
     with _noting(findings):
         goes_on = _look_at_out(config, findings, unread=bool(findings.problems))
@@ -92,41 +92,12 @@ def _noting(findings: Findings) -> Generator[None]:
         findings.problems.append(f"{error.filename}: {error.strerror}")
 
 
-class _Counter:
-    """Shows how many lines have been read: it may take a while."""
-
-    def __init__(self, console: Console) -> None:
-        columns = (TextColumn("reading {task.description}, line {task.completed:,}"), BarColumn())
-        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-        self._console = console
-
-    def __enter__(self) -> "_Counter":
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._console.is_terminal:
-            self._progress.stop()
-
-    def count(self, name: str, items: Iterable[Pair]) -> Iterator[Pair]:
-        """Pass items on, and tell of them now and then."""
-        task = self._progress.add_task(name, total=None)
-        for number, item in enumerate(items, start=1):
-            if number % 100_000 == 0:
-                self._progress.update(task, completed=number)
-                if not self._console.is_terminal and number % 2_000_000 == 0:
-                    say(self._console, f"reading {name}, line {number:,}")
-            yield item
-        self._progress.remove_task(task)
-
-
 class _File:
     """A text file whose problems are all found; the first ones are told, the others counted."""
 
     def __init__(self, option: str, path: Path, findings: Findings) -> None:
-        self.option, self.path, self.lines, self.problems = option, path, 0, 0
-        self._findings = findings
+        self.option, self.path, self._findings = option, path, findings
+        self.lines, self.bytes, self.problems = 0, 0, 0
         self.readable = True
 
     def note(self, error: DataError) -> None:
@@ -135,12 +106,12 @@ class _File:
             self._findings.problems.append(str(error))
 
     def texts(self) -> Iterator[str | None]:
-        """The records; None in the place of one that is no UTF-8, and none of what is no file."""
+        """The records; None in the place of one that is not UTF-8."""
         try:
-            if self.path.exists() and not self.path.is_file():
-                raise DataError(f"{self.option} {self.path} is no regular file")
+            check_regular(self.option, self.path)
             for number, record in enumerate(read_records(self.path), start=1):
                 self.lines = number
+                self.bytes += len(record) + 1
                 try:
                     yield decode(self.path, number, record)
                 except DataError as error:
@@ -172,10 +143,9 @@ class _File:
             more = self.problems - _TOLD
             self._findings.problems.append(f"{self.path}: and {more:,} more lines like these")
         if self.readable:
-            size = self.path.stat().st_size / 1e6
-            self._findings.lines.append(
-                f"{self.option} {self.path}: {self.lines:,} lines, {size:,.1f} MB"
-            )
+            size = self.path.stat().st_size
+            told = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"
+            self._findings.lines.append(f"{self.option} {self.path}: {self.lines:,} lines, {told}")
 
 
 def _pairs(source: _File, target: _File, findings: Findings) -> Iterator[Pair]:
@@ -187,22 +157,30 @@ def _pairs(source: _File, target: _File, findings: Findings) -> Iterator[Pair]:
         findings.problems.append(str(error))
 
 
-def _read_training(config: TrainConfig, findings: Findings, counter: _Counter) -> _Sample:
+def _read_training(config: TrainConfig, findings: Findings, stage: Stage) -> _Sample:
     files, pairs = _open(config, "", findings)
-    sample = _take_sample(counter.count("the text", pairs))
+    kept, total = _take_sample(_counted(pairs, stage))
     for file in files:
         file.close()
-    if not sample.total and all(file.readable and not file.problems for file in files):
+    if not total and all(file.readable and not file.problems for file in files):
         findings.problems.append(f"{files[0].path}: there is no text in it")
-    return sample
+    return _Sample(kept, total, sum(file.bytes for file in files))
 
 
-def _read_validation(config: TrainConfig, findings: Findings, counter: _Counter) -> None:
+def _read_validation(config: TrainConfig, findings: Findings, stage: Stage) -> None:
     files, pairs = _open(config, "valid_", findings)
-    for _ in counter.count("the validation set", pairs):
-        pass
+    usable = sum(bool(a.strip() and b.strip()) for a, b in _counted(pairs, stage))
     for file in files:
         file.close()
+    if files and not usable and all(file.readable and not file.problems for file in files):
+        findings.problems.append(f"{files[0].path}: {NOTHING_TO_VALIDATE}")
+
+
+def _counted(pairs: Iterable[Pair], stage: Stage) -> Iterator[Pair]:
+    for number, pair in enumerate(pairs, start=1):
+        if number % 1_000 == 0:
+            stage.advance(1_000)
+        yield pair
 
 
 def _open(config: TrainConfig, kind: str, findings: Findings) -> tuple[list[_File], Iterator[Pair]]:
@@ -220,27 +198,24 @@ def _open(config: TrainConfig, kind: str, findings: Findings) -> tuple[list[_Fil
     return files, _pairs(source, target, findings)
 
 
-def _take_sample(pairs: Iterable[Pair]) -> _Sample:
-    """Take every so manieth pair, evenly from first to last, without knowing how many there are."""
+def _take_sample(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
+    """Take pairs evenly from first to last, and count all; nobody knows yet how many there are."""
     kept: list[Pair] = []
-    every, total, size = 1, 0, 0
+    every, total = 1, 0
     for pair in pairs:
         if total % every == 0:
             kept.append(pair)
             if len(kept) > 2 * _SAMPLE:
                 kept, every = kept[::2], every * 2
         total += 1
-        size += len(pair.source) + len(pair.target)
-    return _Sample(kept, total, size)
+    return kept, total
 
 
 def _look_at_out(config: TrainConfig, findings: Findings, *, unread: bool) -> bool:
     """Tell what training would find in --out; True if it would go on, or has finished, there."""
     folder = config.out
     run.check_usable(folder)
-    there = folder
-    while not there.exists():
-        there = there.parent
+    there = _existing(folder)
     if not os.access(there, os.W_OK):
         raise RunError(f"--out {folder} cannot be used: {there} may not be written to")
     if not (folder / "lock").exists():
@@ -267,6 +242,7 @@ def _try(
 ) -> None:
     """Prepare the sample as training would, and infer what the whole would need."""
     whole = len(sample.pairs) == sample.total
+    share = sample.total / len(sample.pairs)
     tried = _with_text(config, sample.pairs, folder)
     size = 0
     logger = logging.getLogger("transduce.text.tokenizer")
@@ -279,12 +255,12 @@ def _try(
             f"in a sample of {len(sample.pairs):,} of {sample.total:,} pairs, evenly taken:"
         )
         logger.disabled = True  # the sample may not fill the vocabulary of the whole
+    sample.pairs.clear()  # a training would not hold them: they are no part of the memory it takes
     try:
         data = prepare(tried, folder / "data", {}, Console(quiet=True))
     finally:
         logger.disabled = False
     findings.lines.extend(data.report["lines"])
-    share = sample.total / len(sample.pairs)
     pairs = round(share * len(data.train))
     tokens = round(share * max(data.report["training_tokens"].values())) + pairs
     sizes = data.sizes if whole else (size, size)
@@ -299,7 +275,7 @@ def _try(
     checkpoints = 3 * weights * (chosen.average_last + 2) + weights
     encoded = sum(p.stat().st_size for p in (folder / "data").rglob("*") if p.is_file())
     text = round(share * encoded) + 2 * sample.bytes
-    _see_disk(config.out, checkpoints + text, findings)
+    _check_disk(config.out, checkpoints + text, findings)
 
 
 def _with_text(config: TrainConfig, pairs: list[Pair], folder: Path) -> TrainConfig:
@@ -311,11 +287,15 @@ def _with_text(config: TrainConfig, pairs: list[Pair], folder: Path) -> TrainCon
     return config.model_copy(update={**paths, "tsv": None})
 
 
-def _see_disk(out: Path, needed: int, findings: Findings) -> None:
-    there = out.absolute()
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
+def _existing(folder: Path) -> Path:
+    """The folder itself or, where it has yet to be made, the nearest above it."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _check_disk(out: Path, needed: int, findings: Findings) -> None:
+    free = shutil.disk_usage(_existing(out.absolute())).free
     line = f"{needed / 1e9:,.1f} GB of disk, of {free / 1e9:,.1f} GB that are free"
     findings.lines.append(f"about {line}")
     if needed > free:

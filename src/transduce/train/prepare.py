@@ -47,6 +47,7 @@ _WITHOUT_WORKERS = 4_000_000
 """Bytes of text, at most, that are prepared before other processes would have started."""
 _MOST_WORKERS = 8
 """This process cannot keep more at work."""
+NOTHING_TO_VALIDATE = "the validation set has no pair with text on both sides"
 
 
 class Example(NamedTuple):
@@ -140,11 +141,7 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
     """
     found = {}
     for name, path in config.text_files().items():
-        if path.exists() and not path.is_file():
-            raise DataError(
-                f"--{name.replace('_', '-')} {path} is no regular file; training reads a text more "
-                "than once, so save it first"
-            )
+        check_regular(f"--{name.replace('_', '-')}", path)
         try:
             with path.open("rb") as file:  # through a link too: it is the user's own
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -153,6 +150,19 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
         # A name need not be Unicode.
         found[name] = {"name": os.fsencode(path.name).decode("utf-8", "replace"), "sha256": sha256}
     return found
+
+
+def check_regular(option: str, path: Path) -> None:
+    """See that a text is not a pipe, a device or a folder, if it is there.
+
+    Raises:
+        DataError: it is.
+    """
+    if path.exists() and not path.is_file():
+        raise DataError(
+            f"{option} {path} is not a regular file; training reads a text more than once, so save "
+            "it first"
+        )
 
 
 def _make(
@@ -318,7 +328,8 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
         else:
             empty += 1
     if not examples:
-        raise DataError("the validation set has no pair with text on both sides")
+        path = config.valid_tsv or config.valid_source
+        raise DataError(f"{path}: {NOTHING_TO_VALIDATE}")
     return examples, empty
 
 
