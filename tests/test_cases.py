@@ -4,9 +4,7 @@ Each test names its case. The kinds of fault, by generated input, are in the oth
 test notices which fault is in docs/cases.md.
 """
 
-import io
 import json
-import logging
 import os
 import pickle
 import re
@@ -14,16 +12,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
-import jaxtyping
 import pytest
 import torch
 from corpora import SMALL, reversals
+from program import Outcome, transduce
 from sacrebleu.metrics import BLEU
 
 from transduce import Translator, bundle, train
-from transduce.cli.app import main
 from transduce.config import validate
 from transduce.data.batching import collate, pad
 from transduce.decode.constraints import Constraints
@@ -54,37 +50,6 @@ def case(name: str) -> Path:
     if not CASES.exists():
         pytest.skip(f"the inputs of the cases are not there ({CASES})")
     return CASES / name
-
-
-class Outcome(NamedTuple):
-    status: int
-    out: bytes
-    errors: str
-
-    @property
-    def lines(self) -> list[str]:
-        assert self.out.endswith(b"\n") or not self.out
-        return self.out.decode("utf-8").split("\n")[:-1]
-
-
-def transduce(*words: str | Path, text: bytes = b"") -> Outcome:
-    """The program in this process (a new one costs seconds), with streams of its own."""
-    out, errors = io.TextIOWrapper(io.BytesIO(), encoding="ascii"), io.StringIO()
-    log = logging.getLogger("transduce")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["transduce", *map(str, words)])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", errors)
-        patch.setattr(log, "handlers", [])
-        level = log.level
-        # The checker of types knows typer's context by another name.
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        with pytest.raises(SystemExit) as end:
-            main()
-        log.setLevel(level)
-    out.flush()
-    return Outcome(int(end.value.code or 0), out.buffer.getvalue(), errors.getvalue())
 
 
 def options(tree: dict = SMALL) -> list[str]:

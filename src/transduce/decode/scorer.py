@@ -21,9 +21,12 @@ SCORED_TOKENS = 4096
 class Scored(NamedTuple):
     """What the model thinks of one translation; two blank texts have no tokens."""
 
-    tokens: tuple[str, ...] = ()  # pieces as a person is shown them
-    token_log_probs: tuple[float, ...] = ()  # nats; of each token and of the end
-    source_cut: bool = False  # the source was longer than the model can read
+    tokens: tuple[str, ...] = ()
+    """Pieces as a person is shown them."""
+    token_log_probs: tuple[float, ...] = ()
+    """Of each token and, last, of the end, in nats."""
+    source_cut: bool = False
+    """The source was longer than the model can read."""
 
     @property
     def log_prob(self) -> float:

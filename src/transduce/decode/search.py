@@ -16,18 +16,30 @@ from transduce.errors import SettingsError
 class SearchOptions(Settings):
     """How to search; lengths are |Y|, the generated tokens with EOS."""
 
-    sample: bool = False  # draw from the distribution, rather than look for the likeliest
+    sample: bool = False
+    """Draw from the distribution, rather than look for the likeliest."""
     beam: int = Field(default_factory=lambda given: 1 if given.get("sample") else 4, ge=1, le=1000)
-    alpha: float = Field(0.6, ge=0, le=10)  # of the length penalty
-    n_best: int = Field(1, ge=1, le=1000)  # with sampling: independent samples
+    """How many hypotheses stay open; 1 is greedy search."""
+    alpha: float = Field(0.6, ge=0, le=10)
+    """Exponent of the length penalty ((5 + |Y|) / 6)^alpha (Wu et al. 2016)."""
+    n_best: int = Field(1, ge=1, le=1000)
+    """How many outputs; with sampling, independent samples."""
     min_length: int = Field(0, ge=0)
-    extra_length: int = Field(50, ge=1)  # the limit is the source's pieces + this ...
-    max_length: int | None = Field(None, ge=1)  # ... and at most this
-    no_repeat_ngram: int = Field(0, ge=0)  # no n-gram of this size comes twice; 0: all may
+    """Least |Y|."""
+    extra_length: int = Field(50, ge=1)
+    """The greatest |Y| is the source's pieces + this ..."""
+    max_length: int | None = Field(None, ge=1)
+    """... and at most this."""
+    no_repeat_ngram: int = Field(0, ge=0)
+    """No n-gram of this size comes twice; 0: all may."""
     temperature: float = Field(1.0, gt=0)
-    top_k: int = Field(0, ge=0)  # draw among the k likeliest; 0: among all
-    top_p: float = Field(1.0, gt=0, le=1)  # ... and among the likeliest that have this mass
+    """Of sampling: probabilities are raised to 1 / temperature."""
+    top_k: int = Field(0, ge=0)
+    """Draw among the k likeliest; 0: among all."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Draw among the fewest likeliest that have this mass (Holtzman et al. 2020)."""
     seed: int = Field(0, ge=0, lt=2**32)
+    """Of sampling."""
 
     @model_validator(mode="after")
     def _agree(self) -> "SearchOptions":

@@ -31,13 +31,21 @@ class Translation(NamedTuple):
     """One translated text; that of a blank text is empty and costs nothing."""
 
     text: str = ""
-    score: float = 0.0  # log_prob / length penalty
-    log_prob: float = 0.0  # nats
-    tokens: tuple[str, ...] = ()  # pieces as a person is shown them
-    token_log_probs: tuple[float, ...] = ()  # of each token and of the end
-    source_cut: bool = False  # the source was longer than the model can read
-    output_cut: bool = False  # the output reached its limit and was ended
-    alternatives: tuple[tuple[str, float], ...] = ()  # text and score of the others of n_best
+    """In normal form."""
+    score: float = 0.0
+    """log_prob / length penalty."""
+    log_prob: float = 0.0
+    """Of the whole output, its end included, in nats."""
+    tokens: tuple[str, ...] = ()
+    """Pieces as a person is shown them."""
+    token_log_probs: tuple[float, ...] = ()
+    """Of each token and, last, of the end."""
+    source_cut: bool = False
+    """The source was longer than the model can read."""
+    output_cut: bool = False
+    """The output reached its limit and was ended."""
+    alternatives: tuple[tuple[str, float], ...] = ()
+    """Text and score of the others of n_best."""
 
 
 class Translator:
@@ -81,9 +89,11 @@ class Translator:
     ) -> Translation | list[Translation]:
         """Translate one text, or a list of texts into a list, in their order.
 
-        `options` are those of `SearchOptions`, by name: beam, alpha, n_best, min_length ...;
-        `prefix` is what the output has to begin with (of all texts, or of each). A source that is
-        too long is cut, with a warning.
+        Args:
+            text: what to translate; a source that is too long is cut, with a warning.
+            prefix: what the output has to begin with: one for all texts, or one for each.
+            batch_tokens: source positions in a batch, beams included; changes speed and memory.
+            options: those of `SearchOptions`, by name: beam, alpha, n_best, min_length ...
 
         Raises:
             SettingsError: options that are unknown, out of range or contradict each other, or

@@ -277,9 +277,13 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of Figure 1, from ids to logits."""
+    """The encoder-decoder of Figure 1, from ids to logits.
+
+    Letters of the shapes: b sentences, s source and t target tokens, d model width, V vocabulary.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
+        """Make a model whose first weights are drawn as in the paper's own code."""
         super().__init__()
         self.config = config
         source_table = nn.Embedding(config.source_vocab_size, config.d_model)
