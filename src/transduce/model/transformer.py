@@ -277,10 +277,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of Figure 1, from ids to logits.
-
-    Letters of the shapes: b sentences, s source and t target tokens, d model width, V vocabulary.
-    """
+    """The encoder-decoder of Figure 1: b sentences of s source and t target ids to logits over V."""
 
     def __init__(self, config: TransformerConfig) -> None:
         """Make a model whose first weights are drawn as in the paper's own code."""
