@@ -316,10 +316,12 @@ def test_the_reference_of_public_names_is_made_without_a_warning(tmp_path: Path)
         pdoc.render.configure(docformat="google", math=True)
         pdoc.pdoc(*shlex.split(modules), output_directory=tmp_path)
     page = (tmp_path / "transduce.html").read_text(encoding="utf-8")
+    scores = (tmp_path / "transduce" / "evaluate.html").read_text(encoding="utf-8")
     for name in package.__all__:
         assert f'id="{name}"' in page
     for bad in ("Alias for field", "Initialize internal Module state"):
         assert bad not in page
+        assert bad not in scores
 
 
 def test_every_public_name_says_what_it_is():

@@ -19,7 +19,7 @@ class SearchOptions(Settings):
     sample: bool = False
     """Draw from the distribution, rather than look for the likeliest."""
     beam: int = Field(default_factory=lambda given: 1 if given.get("sample") else 4, ge=1, le=1000)
-    """How many hypotheses stay open; 1 is greedy search."""
+    """How many hypotheses stay open: by default 4, and 1 where `sample`; 1 is greedy search."""
     alpha: float = Field(0.6, ge=0, le=10)
     """Exponent of the length penalty ((5 + |Y|) / 6)^alpha (Wu et al. 2016)."""
     n_best: int = Field(1, ge=1, le=1000)

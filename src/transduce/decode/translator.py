@@ -63,6 +63,7 @@ class Translator:
         self._target_tokenizer = first.target_tokenizer
         self._device = next(first.model.parameters()).device
         self.batch_tokens = CPU_BATCH_TOKENS if self._device.type == "cpu" else BATCH_TOKENS
+        """Source positions in a batch, where a call does not say otherwise."""
         self._models = [one.model.to(self._device) for one in models]
         self._max_length = min(model.config.max_length for model in self._models)
 

@@ -277,7 +277,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of Figure 1: b sentences of s source and t target ids to logits over V."""
+    """The encoder-decoder of Figure 1: b sentences of s source, t target ids to logits over V."""
 
     def __init__(self, config: TransformerConfig) -> None:
         """Make a model whose first weights are drawn as in the paper's own code."""
