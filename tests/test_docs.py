@@ -17,8 +17,10 @@ from program import transduce
 import transduce as package
 from transduce.cli.app import app
 from transduce.config import Settings, load
+from transduce.decode.scorer import Scored
 from transduce.model.config import PRESETS
 from transduce.train.config import TrainConfig
+from transduce.train.defaults import _SIZES as SIZES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -236,6 +238,27 @@ def test_the_table_of_presets_is_complete_and_true():
         for field, cell in zip(("d_model", "d_ff", "heads", "encoder_layers"), cells, strict=False):
             if cell and name != "base":
                 assert str(PRESETS[name].get(field, {"encoder_layers": 6}.get(field))) == cell
+
+
+def test_the_table_of_chosen_sizes_is_true():
+    text = (DOCS / "training.md").read_text(encoding="utf-8").split("## What is chosen")[1]
+    rows = re.findall(r"^\| ([\d,]+|more) \| `(\w+)` \| ([\d.]+) \| (\d+) \|", text, re.MULTILINE)
+    sizes = [
+        (f"{size.pairs:,}", size.preset, str(size.dropout), str(size.passes)) for size in SIZES
+    ]
+    assert rows == [*sizes[:-1], ("more", *sizes[-1][1:])]
+
+
+def test_the_fields_and_options_of_a_translation_are_all_listed():
+    text = (DOCS / "translating.md").read_text(encoding="utf-8").split("## JSON")[1]
+    listed = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(["line", *package.Translation._fields])
+    text = (DOCS / "models.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`(\w+)`", text.split("those of `SearchOptions`:")[1].split("Besides:")[0])
+    assert sorted(listed) == sorted(package.SearchOptions.model_fields)
+    text = (DOCS / "evaluating.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`(\w+)`", text.split("gives an object a line:")[1].split("\n- ")[0])
+    assert sorted(listed) == sorted(["line", "log_prob", "perplexity", *Scored._fields])
 
 
 def test_a_documented_recipe_is_understood(tmp_path: Path):
