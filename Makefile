@@ -25,7 +25,7 @@ format: .venv/installed ## put the code into the house format
 	$(BIN)/ruff format .
 
 docs: .venv/installed ## the API reference, into site/
-	$(BIN)/pdoc --docformat google --math -o site transduce '!transduce.train' transduce.errors
+	$(BIN)/pdoc --docformat google --math -o site transduce '!transduce.train' transduce.errors transduce.evaluate
 
 clean: ## all that was made, the demo's run included
 	rm -rf .venv site dist transduce-demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache

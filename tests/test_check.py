@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from command import transduce
 from corpora import SMALL, SMALL_OPTIONS, reversals
-from program import transduce
 from rich.console import Console
 
 from transduce import bundle, train
@@ -52,18 +52,18 @@ def test_what_would_run_is_told_as_the_training_does(tmp_path: Path):
         *ONE_THREAD,
     ]
     checked = transduce("check", *words)
-    assert checked.returncode == 0
-    assert checked.stdout.endswith("this training would run\n")
+    assert checked.status == 0
+    assert checked.text.endswith("this training would run\n")
     assert not (tmp_path / "run").exists()
     trained = transduce("train", *words)
-    told = [line.strip() for line in trained.stderr.splitlines() if line.startswith("  ")]
+    told = [line.strip() for line in trained.errors.splitlines() if line.startswith("  ")]
     facts = [line for line in told if any(word in line for word in ("pairs", "vocab", "param"))]
     assert len(facts) >= 4
     for line in facts:
-        assert line in checked.stdout.splitlines()
+        assert line in checked.text.splitlines()
     again = transduce("check", *words)
-    assert again.returncode == 0
-    assert "is finished" in again.stdout
+    assert again.status == 0
+    assert "is finished" in again.text
 
 
 def test_all_problems_are_listed(tmp_path: Path):
@@ -200,9 +200,9 @@ def test_a_model_that_cannot_fit_is_told_before_it_is_made(tmp_path: Path):
         found = transduce(
             verb, "--source", source, "--target", target, "--out", tmp_path / "o", *options
         )
-        assert found.returncode == 2
-        assert found.stderr.count("\n") == 1
-        assert "GB of memory at least" in found.stderr
+        assert found.status == 2
+        assert found.errors.count("\n") == 1
+        assert "GB of memory at least" in found.errors
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_a_model_that_cannot_fit_is_told_before_it_is_made(tmp_path: Path):
 def test_absurd_settings_are_told_in_a_line(tmp_path: Path, setting: str):
     source, target = reversals(tmp_path, pairs=30)
     found = transduce("check", "--source", source, "--target", target, "--set", setting)
-    assert found.returncode == 2
-    assert found.stderr.count("\n") == 1
+    assert found.status == 2
+    assert found.errors.count("\n") == 1
 
 
 def test_a_batch_that_cannot_fit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -251,8 +251,8 @@ def test_a_name_that_is_no_unicode_is_checked_and_trained(tmp_path: Path):
     ]
     for verb in ("check", "train", "train"):
         found = transduce(verb, *words)
-        assert found.returncode == 0, found.stderr
-        assert str(source) in found.stdout or verb == "train"
+        assert found.status == 0, found.errors
+        assert str(source) in found.text or verb == "train"
     assert "t\ufffdxt.src" in (tmp_path / "run" / "best" / "model_card.md").read_text()
     shutil.copytree(tmp_path / "run", folder / "run", symlinks=True)
     with pytest.raises(BundleError, match="UTF-8"):

@@ -62,9 +62,11 @@ def test_training_is_understood_from_at_most_23_files_and_3700_lines():
 def test_the_public_names_are_these():
     assert sorted(transduce.__all__) == [
         "PRESETS",
+        "SearchOptions",
         "TinyTransformer",
         "Tokenizer",
         "TrainConfig",
+        "TransduceError",
         "Transformer",
         "TransformerConfig",
         "Translation",

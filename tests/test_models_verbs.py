@@ -5,7 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
-import program
+import command
 import pytest
 import torch
 from corpora import SMALL, reversals
@@ -250,14 +250,14 @@ def test_info_tells_what_a_model_is(finished: Path):
 
 
 def test_the_verbs_are_on_the_command_line(finished: Path, tmp_path: Path):
-    mean = program.transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
-    assert (mean.returncode, mean.stdout) == (0, "")
-    assert mean.stderr == f"the mean of step-15, step-20 is in {tmp_path / 'mean'}\n"
-    again = program.transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
-    assert again.returncode == 2
-    assert again.stderr.startswith("error: --out ")
-    assert json.loads(program.transduce("info", tmp_path / "mean", "--json").stdout)["run"] is None
-    assert program.transduce("info", tmp_path / "mean").stdout.startswith("model ")
+    mean = command.transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
+    assert (mean.status, mean.text) == (0, "")
+    assert mean.errors == f"the mean of step-15, step-20 is in {tmp_path / 'mean'}\n"
+    again = command.transduce("average", finished, "--last", "2", "--out", tmp_path / "mean")
+    assert again.status == 2
+    assert again.errors.startswith("error: --out ")
+    assert json.loads(command.transduce("info", tmp_path / "mean", "--json").text)["run"] is None
+    assert command.transduce("info", tmp_path / "mean").text.startswith("model ")
 
 
 def test_info_is_a_table_to_read(finished: Path):

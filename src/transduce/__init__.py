@@ -1,6 +1,13 @@
-"""The Transformer of "Attention Is All You Need": from two text files to a translator."""
+"""The Transformer of "Attention Is All You Need": from two text files to a translator.
 
+`train` makes a model of text, `Translator` uses it, `Transformer` is the paper's model by itself.
+The metrics of `transduce evaluate` are in `transduce.evaluate`, the kinds of errors in
+`transduce.errors`.
+"""
+
+from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translation, Translator
+from transduce.errors import TransduceError
 from transduce.model.config import PRESETS, TransformerConfig
 from transduce.model.tiny import TinyTransformer
 from transduce.model.transformer import Transformer, attention
@@ -11,9 +18,11 @@ from transduce.train.start import train
 __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
+    "SearchOptions",
     "TinyTransformer",
     "Tokenizer",
     "TrainConfig",
+    "TransduceError",
     "Transformer",
     "TransformerConfig",
     "Translation",

@@ -49,12 +49,15 @@ class Score(NamedTuple):
     """A score in percent; without its signature it cannot be compared."""
 
     value: float
+    """In percent; TER may be above 100."""
     signature: str
+    """sacreBLEU's: all that decides the number, besides the text."""
     interval: float = 0.0
     """Half of the 95 % bootstrap interval (Koehn 2004), where it was asked for."""
     low: float = 0.0
+    """The lower bound of this interval."""
     high: float = 0.0
-    """The bounds of this interval."""
+    """The upper bound."""
 
     def __str__(self) -> str:
         spread = f" ± {self.interval:.1f}" if self.interval else ""
@@ -67,6 +70,7 @@ class Difference(NamedTuple):
     value: float
     """Its score minus the baseline's."""
     p_value: float
+    """How often chance alone makes a difference that is as large, or larger."""
     better: bool
     """Higher, or lower in TER; means something only where `significant`."""
 
@@ -77,10 +81,12 @@ class Difference(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """One system: by the metric's name its scores and, but for the baseline, the differences."""
+    """What is known of one system."""
 
     scores: dict[str, Score]
+    """By the metric's name: BLEU, chrF2++, TER, exact match."""
     differences: dict[str, Difference]
+    """By the metric's name, from the first system; empty for the first itself."""
 
 
 class ExactMatch(Metric):

@@ -65,6 +65,7 @@ class Translator:
         self._target_tokenizer = first.target_tokenizer
         self._device = next(first.model.parameters()).device
         self.batch_tokens = default_batch_tokens(self._device)
+        """Source positions in a batch, where a call does not say otherwise."""
         self._models = [one.model.to(self._device) for one in models]
         self._max_length = min(model.config.max_length for model in self._models)
 
@@ -91,9 +92,11 @@ class Translator:
     ) -> Translation | list[Translation]:
         """Translate one text, or a list of texts into a list, in their order.
 
-        `options` are those of `SearchOptions`, by name: beam, alpha, n_best, min_length ...;
-        `prefix` is what the output has to begin with (of all texts, or of each). A source that is
-        too long is cut, with a warning.
+        Args:
+            text: what to translate; a source that is too long is cut, with a warning.
+            prefix: what the output has to begin with: one for all texts, or one for each.
+            batch_tokens: source positions in a batch, beams included; changes speed and memory.
+            options: those of `SearchOptions`, by name: beam, alpha, n_best, min_length ...
 
         Raises:
             SettingsError: options that are unknown, out of range or contradict each other, or

@@ -14,6 +14,7 @@ class TinyTransformer(Transformer):
     """
 
     def __init__(self) -> None:
+        """Make it; its first weights follow torch's seed."""
         super().__init__(
             TransformerConfig(
                 source_vocab_size=16,

@@ -277,9 +277,10 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of Figure 1, from ids to logits."""
+    """The encoder-decoder of Figure 1: b sentences of s source, t target ids to logits over V."""
 
     def __init__(self, config: TransformerConfig) -> None:
+        """Make a model whose first weights are drawn as in the paper's own code."""
         super().__init__()
         self.config = config
         source_table = nn.Embedding(config.source_vocab_size, config.d_model)

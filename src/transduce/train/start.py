@@ -39,7 +39,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
         console: where progress is shown; None shows nothing.
 
     Raises:
-        DataError, TokenizerError, SettingsError, RunError, DeviceError: see errors.py.
+        DataError, TokenizerError, SettingsError, RunError, DeviceError: see `transduce.errors`.
         Stopped: SIGINT or SIGTERM came; what there was to save is saved, the same call goes on.
     """
     console = console or Console(quiet=True)
