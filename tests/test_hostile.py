@@ -466,7 +466,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 
 
 def renew_sums(run: Path) -> None:
-    """Whoever changes a checkpoint can write its sums too: of all that are files, by links or not."""
+    """Whoever changes a checkpoint can write its sums too, of files and of links to files."""
     sums = []
     for line in (run / SUMS).read_text().splitlines():
         digest, _, name = line.partition("  ")
