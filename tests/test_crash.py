@@ -367,7 +367,7 @@ def test_no_clock_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch, jump
 # Kills at chosen moments
 
 KILLED = """
-import importlib, os, signal, sys
+import importlib, os, re, signal, sys
 from pathlib import Path
 from transduce.cli.app import main
 
@@ -375,7 +375,7 @@ module, _, name = "{where}".partition(":")
 module = importlib.import_module(module)
 original = getattr(module, name)
 def fatal(*arguments, **named):
-    if "{named}" in str(arguments[0]) and ("{named}" != ".step-" or Path(arguments[0]).exists()):
+    if re.search("{named}", str(arguments[0])) and ("{named}" != ".step-" or Path(arguments[0]).exists()):
         for _ in range({times}):
             os.kill(os.getpid(), signal.{signal})
     return original(*arguments, **named)
@@ -398,7 +398,7 @@ def killed(folder: Path, where: str, named: str = "", *, number: str = "SIGKILL"
         ("transduce.files:flush", ".config.json.part", ".config.json.part"),
         ("transduce.files:flush", ".step-5.part", ".step-5.part"),  # in the first saving
         ("transduce.train.checkpoint:link_whole", "", "step-5"),  # between checkpoint and link
-        ("transduce.files:flush", "/run/checkpoints", "step-5"),  # named, but not flushed
+        ("transduce.files:flush", "/run/checkpoints$", "step-5"),  # named, but not flushed
         ("shutil:rmtree", ".step-", ".step-*.part"),  # in removing an old one
         ("transduce.files:flush", ".average.part", ".average.part"),
     ],
