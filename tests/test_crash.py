@@ -335,7 +335,7 @@ def test_a_file_system_without_locks_is_told_and_used(
     monkeypatch.setattr("fcntl.flock", none)
     with caplog.at_level(logging.WARNING, logger="transduce"):
         goes_on_to_the_same_end(folder)
-    assert "nothing else trains in it" in caplog.text
+    assert "let nothing else use it" in caplog.text
 
 
 # Clocks
@@ -394,13 +394,13 @@ def killed(folder: Path, where: str, named: str = "", *, number: str = "SIGKILL"
 @pytest.mark.parametrize(
     ("where", "named", "left"),
     [
-        ("transduce.files:_flush", ".data.part", ".data.part"),  # in preparing the text
-        ("transduce.files:_flush", ".config.json.part", ".config.json.part"),
-        ("transduce.files:_flush", ".step-5.part", ".step-5.part"),  # in the first saving
+        ("transduce.files:flush", ".data.part", ".data.part"),  # in preparing the text
+        ("transduce.files:flush", ".config.json.part", ".config.json.part"),
+        ("transduce.files:flush", ".step-5.part", ".step-5.part"),  # in the first saving
         ("transduce.train.checkpoint:link_whole", "", "step-5"),  # between checkpoint and link
-        ("transduce.files:_flush", "/run/checkpoints", "step-5"),  # named, but not flushed
+        ("transduce.files:flush", "/run/checkpoints", "step-5"),  # named, but not flushed
         ("shutil:rmtree", ".step-", ".step-*.part"),  # in removing an old one
-        ("transduce.files:_flush", ".average.part", ".average.part"),
+        ("transduce.files:flush", ".average.part", ".average.part"),
     ],
 )
 def test_killed_at_a_moment_it_leaves_nothing_behind(

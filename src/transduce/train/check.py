@@ -237,7 +237,7 @@ def _take_sample(pairs: Iterable[Pair]) -> _Sample:
 def _look_at_out(config: TrainConfig, findings: Findings, *, unread: bool) -> bool:
     """Tell what training would find in --out; True if it would go on, or has finished, there."""
     folder = config.out
-    run.see_usable(folder)
+    run.check_usable(folder)
     there = folder
     while not there.exists():
         there = there.parent
@@ -247,7 +247,7 @@ def _look_at_out(config: TrainConfig, findings: Findings, *, unread: bool) -> bo
         findings.lines.append(f"--out {folder}: a new run")
         return False
     with (folder / "lock").open(encoding="utf-8") as lock:
-        run.see_free(folder, lock, exclusive=False)
+        run.check_free(folder, lock, exclusive=False)
     record = run.read(folder)
     if not record:
         findings.lines.append(f"--out {folder}: a run that had not begun; it would begin anew")

@@ -4,7 +4,6 @@ RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> chec
 """
 
 import json
-import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,9 @@ from typing import Any, TextIO
 
 from transduce.config import differences, leaves
 from transduce.errors import RunError
-from transduce.files import not_own, read_json, read_plain, write_whole
+from transduce.files import lock, not_own, read_json, read_plain, write_whole
 from transduce.train.config import TrainConfig
 from transduce.train.prepare import fingerprints
-
-log = logging.getLogger(__name__)
 
 FORMAT = 1
 _FILES = ("lock", "config.json", "metrics.jsonl")
@@ -32,23 +29,23 @@ def locked(folder: Path) -> Generator[None]:
     Raises:
         RunError: the folder is something else, or another process trains in it.
     """
-    lock = folder / "lock"
+    path = folder / "lock"
     try:
-        see_usable(folder)
+        check_usable(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        file = lock.open("a", encoding="utf-8")
+        file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
     with file:
-        see_free(folder, file, exclusive=True)
-        if not lock.stat().st_size:
+        check_free(folder, file, exclusive=True)
+        if not path.stat().st_size:
             file.write(_SIGNATURE)
             file.flush()
         yield
 
 
-def see_usable(folder: Path) -> None:
-    """See that a folder is a run, or can become one.
+def check_usable(folder: Path) -> None:
+    """Check that a folder is a run, or can become one.
 
     Raises:
         RunError: it is something else.
@@ -70,34 +67,25 @@ def see_usable(folder: Path) -> None:
         )
 
 
-def see_free(folder: Path, lock: TextIO, *, exclusive: bool) -> None:
-    """Take a run's lock, or just see that nobody has it.
+def check_free(folder: Path, file: TextIO, *, exclusive: bool) -> None:
+    """Take a run's lock, or just look whether somebody has it.
 
     Raises:
         RunError: another process has it.
     """
-    import fcntl  # not on Windows, where one can translate but not train
-
-    try:
-        fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunError(f"--out {folder}: another process trains in it now") from None
-    except OSError as error:  # some network file systems have no locks
-        log.warning(
-            "%s cannot be locked (%s): see to it that nothing else trains in it",
-            folder, error.strerror,
-        )  # fmt: skip
+    if not lock(file, exclusive=exclusive):
+        raise RunError(f"--out {folder}: another process trains in it now")
 
 
-def _is_ours(lock: Path) -> bool:
+def _is_ours(path: Path) -> bool:
     """Whether a lock file is one that this module has made: what says that a folder is a run."""
     try:
-        text = read_plain(lock, len(_SIGNATURE))
+        text = read_plain(path, len(_SIGNATURE))
     except OSError:
         return False
     # Empty: it was killed in its first moment, with nothing else there yet.
     return text == _SIGNATURE.encode("utf-8") or (
-        not text and len(list(lock.parent.iterdir())) == 1
+        not text and len(list(path.parent.iterdir())) == 1
     )
 
 
