@@ -235,6 +235,12 @@ def test_what_cannot_be_printed_is_one_line(tmp_path: Path):
     assert found.stderr == b"error: standard output: No space left on device\n"
 
 
+def test_standard_error_may_be_closed(model: Path, tmp_path: Path):
+    command = f"echo a b | {sys.executable} -m transduce translate {model} > {tmp_path}/out 2>&-"
+    assert subprocess.run(["bash", "-c", command], timeout=120).returncode == 0
+    assert (tmp_path / "out").read_bytes() == transduce("translate", model, text=b"a b\n").out
+
+
 def test_names_of_files_do_nothing_to_a_terminal(tmp_path: Path):
     name = tmp_path / "a\x1b[31m\nb"
     name.write_text("a b , c\n")
