@@ -1,5 +1,6 @@
 """The command line: exit status, one line for an error, lines out as lines in."""
 
+import functools
 import json
 import os
 import subprocess
@@ -13,7 +14,9 @@ from corpora import SMALL, reversals
 from transduce import train
 from transduce.config import validate
 from transduce.decode.search import SearchOptions
+from transduce.decode.stream import translate_stream
 from transduce.decode.translator import Translator
+from transduce.progress import Stage
 from transduce.train.config import TrainConfig
 
 
@@ -217,6 +220,82 @@ def test_the_locale_changes_nothing(model: Path):
     expected = Translator.load(model).translate(text.decode().splitlines())
     assert [record["text"] for record in records] == [one.text for one in expected]
     assert [tuple(record["tokens"]) for record in records] == [one.tokens for one in expected]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_what_cannot_be_printed_is_one_line(tmp_path: Path):
+    (tmp_path / "text").write_text("a b c d\n")
+    words = f"evaluate --hypothesis {tmp_path}/text --reference {tmp_path}/text > /dev/full"
+    found = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m transduce -q {words}"],
+        capture_output=True,
+        timeout=120,
+    )
+    assert found.returncode == 2
+    assert found.stderr == b"error: standard output: No space left on device\n"
+
+
+def test_standard_error_may_be_closed(model: Path, tmp_path: Path):
+    command = f"echo a b | {sys.executable} -m transduce translate {model} > {tmp_path}/out 2>&-"
+    assert subprocess.run(["bash", "-c", command], timeout=120).returncode == 0
+    assert (tmp_path / "out").read_bytes() == transduce("translate", model, text=b"a b\n").out
+
+
+def test_names_of_files_do_nothing_to_a_terminal(tmp_path: Path):
+    name = tmp_path / "a\x1b[31m\nb"
+    name.write_text("a b , c\n")
+    (tmp_path / "ref").write_text("a b c d\n")
+    found = transduce("evaluate", "--hypothesis", name, "--reference", tmp_path / "ref")
+    assert found.status == 0
+    assert "looks tokenised" in found.errors
+    for text in (found.text, found.errors):
+        assert "a\\x1b[31m\\x0ab" in text
+        assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("verb", ["translate", "evaluate", "score"])
+@pytest.mark.parametrize("where", ["loading", "working"])
+def test_memory_that_runs_out_is_one_line_of_every_verb(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, where: str
+):
+    (tmp_path / "text").write_text("a b\n")
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    name = "bundle.load" if where == "loading" else "model.transformer.Transformer.encode"
+    monkeypatch.setattr(f"transduce.{name}", fail)
+    text = tmp_path / "text"
+    words = {
+        "translate": (model, text),
+        "evaluate": (model, "--source", text, "--reference", text),
+        "score": (model, "--source", text, "--target", text),
+    }[verb]
+    error = refused(verb, *words)
+    assert error.startswith("error: memory ran out")
+    assert ("--batch-tokens 4096" in error) is (where == "working")
+
+
+def test_a_text_in_windows_tells_how_far_it_is(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    told = []
+
+    class Watched(Stage):
+        def advance(self, units: int) -> None:
+            super().advance(units)
+            told.append((self._done, self._share))
+
+    monkeypatch.setattr("transduce.cli.translate.Stage", Watched)
+    small = functools.partial(translate_stream, window=4)
+    monkeypatch.setattr("transduce.cli.translate.translate_stream", small)
+    (tmp_path / "text").write_text("a b\n" * 6 + "a b c d\n" * 3 + "é\n" * 2, encoding="utf-8")
+    words = ("translate", model, tmp_path / "text", "--beam", "1", "--output", tmp_path / "out")
+    assert transduce(*words).status == 0
+    assert told == [(4, 16 / 54), (8, 40 / 54), (11, 1.0)]
+    told.clear()
+    assert transduce("translate", model, "--beam", "1", text=b"a\n" * 6).status == 0
+    assert told == [(4, 0.0), (6, 0.0)]
 
 
 def test_a_pipe_that_closes_early_is_no_error(model: Path):

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from transduce import progress
-from transduce.progress import Stage
+from transduce.progress import Stage, say
 
 
 class Clock:
@@ -55,6 +55,23 @@ def test_a_share_tells_the_time_left(clock: Clock):
             clock.now += 6
             stage.advance(600)
     assert out.getvalue().splitlines()[0] == "  going: 1,200 pairs, 100/s, 0:00:12 left"
+
+
+def test_a_bar_is_drawn_ten_times_a_second_at_most(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    drawn = []
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with Stage(console, "going", total=1000) as stage:
+        monkeypatch.setattr(stage._bar, "update", lambda *_, **named: drawn.append(named))
+        for _ in range(1000):
+            clock.now += 0.01
+            stage.advance(1)
+    assert 90 <= len(drawn) <= 101
+
+
+def test_what_is_said_does_nothing_to_a_terminal():
+    out = io.StringIO()
+    say(Console(file=out), "a \x1b[2J\x9b b\nand a line more [bold]")
+    assert out.getvalue() == "a \\x1b[2J\\x9b b\nand a line more [bold]\n"
 
 
 def test_a_small_job_is_silent(clock: Clock):

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
+from command import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from test_translator import WORDS
@@ -19,7 +22,8 @@ from test_translator import WORDS
 from transduce import bundle
 from transduce.bundle import Bundle
 from transduce.decode.resume import describe, unfinished
-from transduce.errors import DataError
+from transduce.errors import BundleError, DataError
+from transduce.files import lock
 from transduce.ids import EOS
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
@@ -31,23 +35,84 @@ LINES = 7 * WINDOW + 7
 # The program with small windows, each of them recorded at once; it kills itself in the middle of
 # the window that KILL names, with half of its bytes on disk.
 PROGRAM = f"""
-import os, signal, sys
+import json, os, resource, signal, sys
 from transduce.cli.app import main
-from transduce.decode import resume, stream
+from transduce.decode import resume as resuming, stream
 stream.translate_stream.__kwdefaults__["window"] = {WINDOW}
-resume.SECONDS_BETWEEN_RECORDS = 0.0
-add, left = resume.Part.add, [int(os.environ.get("KILL", 0))]
+resuming.SECONDS_BETWEEN_RECORDS = 0.0
+add, windows = resuming.Part.add, []
 def kill_in_the_middle(part, text, lines):
-    left[0] -= 1
-    if not left[0]:
+    windows.append(lines)
+    if len(windows) == int(os.environ.get("KILL", 0)):
         data = text.encode()
         part._file.write(data[: len(data) // 2 + 1])
         part._file.flush()
         os.kill(os.getpid(), signal.SIGKILL)
     add(part, text, lines)
-resume.Part.add = kill_in_the_middle
-main()
+resuming.Part.add = kill_in_the_middle
 """
+
+# Started once and forked for each command: to start costs seconds.
+FORKS = """
+for line in sys.stdin:
+    words, errors, env = json.loads(line)
+    if not isinstance(words, list):
+        print(os.waitstatus_to_exitcode(os.waitpid(words, 0)[1]), flush=True)
+    elif child := os.fork():
+        print(child, flush=True)
+    else:
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+        os.environ |= env
+        if "LARGEST" in env:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(env["LARGEST"]),) * 2)
+        sys.argv = ["transduce", "translate", *words]
+        try:
+            main()
+        except SystemExit as ended:
+            sys.stderr.flush()
+            os._exit(ended.code or 0)
+"""
+
+
+class Program:
+    """Runs commands in processes of their own."""
+
+    def __init__(self, process: subprocess.Popen, folder: Path) -> None:
+        self._process = process
+        self._errors = folder / "errors"
+
+    def start(self, *words: str | Path, **env: str) -> int:
+        return self._ask([str(word) for word in (*words, *COMMON)], env)
+
+    def wait(self, child: int) -> tuple[int, str]:
+        """The status of a command, and what it has told."""
+        return self._ask(child, {}), self._errors.read_text()
+
+    def run(self, *words: str | Path, **env: str) -> tuple[int, str]:
+        return self.wait(self.start(*words, **env))
+
+    def _ask(self, words: list[str] | int, env: dict[str, str]) -> int:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps([words, str(self._errors), env]) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Generator[Program]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        yield Program(process, tmp_path_factory.mktemp("program"))
+
+
+KILLED = -signal.SIGKILL
+COMMON = ("--threads", "1", "--max-length", "12")
 
 
 def save_model(folder: Path, *, seed: int) -> Path:
@@ -86,38 +151,6 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, "translate", *map(str, words), "--threads", "1"],
-        capture_output=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-    )
-
-
-# All in one process: to start takes longer than to refuse.
-REFUSED = """
-import json, sys
-from transduce.cli.app import app
-from transduce.errors import TransduceError
-for words in json.loads(sys.argv[1]):
-    try:
-        app(["translate", *words], standalone_mode=False)
-        print(json.dumps("it was not refused"))
-    except TransduceError as error:
-        print(json.dumps(str(error)))
-"""
-
-
-def refused(*commands: tuple[str | Path, ...]) -> list[str]:
-    """What the program says against each of some commands."""
-    words = json.dumps([[*map(str, command)] for command in commands])
-    found = subprocess.run(
-        [sys.executable, "-c", REFUSED, words], capture_output=True, timeout=240, check=True
-    )
-    return [json.loads(line) for line in found.stdout.splitlines()]
-
-
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -129,59 +162,60 @@ UNFINISHED = {".out.unfinished", ".out.unfinished.json"}
     "options",
     [
         ["--beam", "1"],
-        ["--beam", "3", "--n-best", "3"],
         ["--beam", "2", "--n-best", "2", "--format", "jsonl"],
     ],
 )
 def test_killed_and_resumed_it_ends_with_the_same_bytes(
-    model: Path, text: Path, tmp_path: Path, options: list[str]
+    program: Program, model: Path, text: Path, tmp_path: Path, options: list[str]
 ):
-    whole = run(model, text, "--output", tmp_path / "whole", *options)
-    assert whole.returncode == 0, whole
-    (tmp_path / "whole").rename(tmp_path.with_suffix(".whole"))
+    whole = tmp_path.with_suffix(".whole")
+    assert program.run(model, text, "--output", whole, *options)[0] == 0
     words = (model, text, "--output", tmp_path / "out", *options)
     for resume, kill, lines in (([], 4, 3), (["--resume"], 3, 5)):
-        assert run(*words, *resume, KILL=str(kill)).returncode == -signal.SIGKILL
+        assert program.run(*words, *resume, KILL=str(kill))[0] == KILLED
         assert names(tmp_path) == UNFINISHED
         record = json.loads((tmp_path / ".out.unfinished.json").read_text())
         assert record["lines"] == lines * WINDOW
         assert (tmp_path / ".out.unfinished").stat().st_size > record["bytes"]  # a record is cut
-    resumed = run(*words, "--resume")
-    assert resumed.returncode == 0, resumed
-    assert (tmp_path / "out").read_bytes() == tmp_path.with_suffix(".whole").read_bytes()
+    status, errors = program.run(*words, "--resume")
+    assert status == 0, errors
+    assert (tmp_path / "out").read_bytes() == whole.read_bytes()
     assert names(tmp_path) == {"out"}
     # Warnings name lines of the file, and only those that are translated now.
-    assert f"line {LINES - 4}: not UTF-8".encode() in resumed.stderr
-    assert resumed.stderr.count(b"not UTF-8") == 1
-    assert "nothing of it is unfinished" in refused((*words, "--resume"))[0]
+    assert f"line {LINES - 4}: not UTF-8" in errors
+    assert errors.count("not UTF-8") == 1
+    assert "nothing of it is unfinished" in refused("translate", *words, "--resume")
 
 
-def test_killed_from_outside_again_and_again(model: Path, text: Path, tmp_path: Path):
-    command = [sys.executable, "-c", PROGRAM, "translate", str(model), str(text), "--resume"]
-    command += ["--output", str(tmp_path / "out"), "--format", "jsonl", "--threads", "1"]
+def test_killed_from_outside_again_and_again(
+    program: Program, model: Path, text: Path, tmp_path: Path
+):
+    words = (model, text, "--format", "jsonl", "--output")
     record = tmp_path / ".out.unfinished.json"
     lines = 0
     for _ in range(3):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        while process.poll() is None:
+        child = program.start(*words, tmp_path / "out", "--resume")
+        while not (tmp_path / "out").exists():
             time.sleep(0.005)
             if record.exists() and (now := json.loads(record.read_text())["lines"]) > lines:
                 lines = now
-                process.kill()
+                os.kill(child, signal.SIGKILL)
                 break
-        process.wait()
+        program.wait(child)
     assert lines
-    assert run(*command[4:]).returncode == 0
-    assert run(*command[4:6], *command[9:], "--output", tmp_path / "whole").returncode == 0
+    assert (tmp_path / "out").exists() or program.run(*words, tmp_path / "out", "--resume")[0] == 0
+    assert program.run(*words, tmp_path / "whole")[0] == 0
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_another_model_text_or_option_is_refused_by_name(model: Path, text: Path, tmp_path: Path):
+def test_another_model_text_or_option_is_refused_by_name(
+    program: Program, model: Path, text: Path, tmp_path: Path
+):
     other_model = save_model(tmp_path / "other", seed=14)
     other_text = tmp_path / "text"
     other_text.write_bytes(text.read_bytes() + b"\nand more")
     out = ("--output", tmp_path / "out", "--beam", "2")
-    assert run(model, text, *out, KILL="3").returncode == -signal.SIGKILL
+    assert program.run(model, text, *out, KILL="3")[0] == KILLED
     before = {name: (tmp_path / name).read_bytes() for name in UNFINISHED}
     differences = [
         ((other_model, text, *out), "model was "),
@@ -192,22 +226,21 @@ def test_another_model_text_or_option_is_refused_by_name(model: Path, text: Path
         ((model, text, *out, "--format", "jsonl"), "format was 'text', is 'jsonl'"),
         ((model, text, *out, "--batch-tokens", "99"), "batch_tokens was 4096, is 99"),
     ]
-    errors = refused(*((*words, "--resume") for words, _ in differences))
-    for error, (_, name) in zip(errors, differences, strict=True):
+    for words, name in differences:
+        error = refused("translate", *words, "--resume", *COMMON)
         assert name in error
         assert error.count(" was ") == 1
-        assert "\n" not in error
     assert {name: (tmp_path / name).read_bytes() for name in UNFINISHED} == before
 
 
 def test_started_without_resume_it_says_so_and_starts_afresh(
-    model: Path, text: Path, tmp_path: Path
+    program: Program, model: Path, text: Path, tmp_path: Path
 ):
     out = ("--output", tmp_path / "out", "--beam", "1")
-    assert run(model, text, *out, KILL="3").returncode == -signal.SIGKILL
-    found = run(model, text, *out, "--format", "jsonl")
-    assert found.returncode == 0
-    assert b"starting afresh" in found.stderr
+    assert program.run(model, text, *out, KILL="3")[0] == KILLED
+    status, errors = program.run(model, text, *out, "--format", "jsonl")
+    assert status == 0
+    assert "starting afresh" in errors
     records = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
     assert [record["line"] for record in records] == list(range(1, LINES + 1))
     assert names(tmp_path) == {"out"}
@@ -224,14 +257,14 @@ def test_resume_needs_files(model: Path, text: Path, tmp_path: Path):
         (model, pipe, "--output", tmp_path / "out"),
     ]
     expected = "--resume needs FILE and --output, both of them regular files"
-    errors = refused(*((*words, "--resume") for words in commands))
-    assert errors == [expected] * len(commands)
+    for words in commands:
+        assert refused("translate", *words, "--resume") == f"error: {expected}"
 
 
 def test_ctrl_c_keeps_what_is_done(model: Path, text: Path, tmp_path: Path):
     large = tmp_path / "large"
     large.write_bytes(text.read_bytes() * 99)
-    command = [sys.executable, "-c", PROGRAM, "translate", str(model), str(large)]
+    command = [sys.executable, "-c", PROGRAM + "main()", "translate", str(model), str(large)]
     command += ["--output", str(tmp_path / "out"), "--threads", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     record = tmp_path / ".out.unfinished.json"
@@ -246,20 +279,16 @@ def test_ctrl_c_keeps_what_is_done(model: Path, text: Path, tmp_path: Path):
     assert names(tmp_path) == {"large", *UNFINISHED}
 
 
-def test_a_full_disk_keeps_what_is_done(model: Path, text: Path, tmp_path: Path):
-    out = ("--output", tmp_path / "out", "--beam", "1")
-    assert run(model, text, "--output", tmp_path / "whole", "--beam", "1").returncode == 0
+def test_a_full_disk_keeps_what_is_done(program: Program, model: Path, text: Path, tmp_path: Path):
+    much = ("--beam", "1", "--format", "jsonl")
+    out = (*much, "--output", tmp_path / "out")
+    assert program.run(model, text, *much, "--output", tmp_path / "whole")[0] == 0
     size = (tmp_path / "whole").stat().st_size
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, {size}))\n"
-    full = subprocess.run(
-        [sys.executable, "-c", limit + PROGRAM, "translate", *map(str, (model, text, *out))],
-        capture_output=True,
-        timeout=240,
-    )
-    assert full.returncode == 2, full
-    assert full.stderr.splitlines()[-1].endswith(b"out: File too large")
-    assert b"go on with --resume" in full.stderr
-    assert run(model, text, *out, "--resume").returncode == 0
+    status, errors = program.run(model, text, *out, LARGEST=str(size // 2))
+    assert status == 2
+    assert errors.splitlines()[-1].endswith("out: File too large")
+    assert "go on with --resume" in errors
+    assert program.run(model, text, *out, "--resume")[0] == 0
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
@@ -311,8 +340,13 @@ def test_a_part_that_lost_bytes_or_its_record_is_not_trusted(tmp_path: Path):
     part.write_bytes(b"x\nx")
     with pytest.raises(DataError, match="3 bytes are gone"), unfinished(out, ABOUT, resume=True):
         pass
-    for damage in ('{"format": 1}', "[]", "", '{"format": 1, "lines": -1, "bytes": "a"}'):
-        record.write_text(damage)
+    whole = json.loads(record.read_text())
+    wrong = [{"lines": n} for n in (1.5, True, -1, 10**30, "3", None)] + [{"bytes": 6.0}]
+    wrong += [{"work": [1]}, {"place": "x"}]
+    bad = [json.dumps(whole | change) for change in wrong]
+    bad += ['{"format": 1}', "[]", "", "7", "[" * 10**5, '{"a":' * 10**5, "\udcff"]
+    for damage in bad:
+        record.write_text(damage, errors="surrogateescape")
         with pytest.raises(DataError, match="is damaged"), unfinished(out, ABOUT, resume=True):
             pass
     record.write_text('{"format": 2}')
@@ -351,6 +385,68 @@ def test_two_cannot_write_one_output(tmp_path: Path):
     assert out.read_text() == "x\n"
 
 
+@pytest.mark.parametrize("another", [False, True])
+def test_an_output_completed_meanwhile_is_not_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, another: bool
+):
+    out = interrupted(tmp_path)
+    part, record = (tmp_path / name for name in sorted(UNFINISHED))
+
+    def late(_: IO) -> bool:
+        part.replace(out)  # what the other process does, before it lets go of its lock
+        record.unlink()
+        if another:
+            part.write_text("of a third one")
+        return True
+
+    monkeypatch.setattr("transduce.decode.resume.lock", late)
+    with (
+        pytest.raises(DataError, match="has just completed it"),
+        unfinished(out, ABOUT, resume=False),
+    ):
+        raise AssertionError
+    assert out.read_text() == "x\nx\nx\n"
+    assert not another or part.read_text() == "of a third one"
+
+
+def test_a_part_is_held_until_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    replace, tried = Path.replace, []
+
+    def watch(path: Path, target: Path) -> Path:
+        if path.suffix == ".unfinished":
+            with path.open("rb") as file:
+                tried.append(lock(file))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", watch)
+    with unfinished(tmp_path / "out", ABOUT, resume=False) as part:
+        part.add("x\n", 1)
+    assert tried == [False]
+    assert names(tmp_path) == {"out"}
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_is_planted_in_the_place_of_a_part_is_not_touched(
+    tmp_path: Path, kind: str, resume: bool
+):
+    planted, other = tmp_path / ".out.unfinished", tmp_path / "other"
+    other.write_text("precious")
+    if kind == "pipe":
+        os.mkfifo(planted)
+    elif kind == "folder":
+        planted.mkdir()
+    else:
+        planted.symlink_to(other if kind == "link" else tmp_path / "new")
+    with (
+        pytest.raises(DataError, match=r"\.out\.unfinished is a link, or no file"),
+        unfinished(tmp_path / "out", ABOUT, resume=resume),
+    ):
+        pass
+    assert other.read_text() == "precious"
+    assert names(tmp_path) == {"other", ".out.unfinished"}
+
+
 def test_another_place_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     out = interrupted(tmp_path)
     caplog.clear()
@@ -380,5 +476,9 @@ def test_a_model_is_known_by_every_file_that_shapes_its_translations(model: Path
         (copy / file).write_bytes(before + b" ")
         assert name(copy) != name(model)
         (copy / file).write_bytes(before)
+    (copy / "config.json").unlink()
+    os.mkfifo(copy / "config.json")
+    with pytest.raises(BundleError, match=r"config\.json: cannot be read"):
+        name(copy)
     with pytest.raises(DataError, match="cannot be read"):
         describe([model], tmp_path / "none", {}, device=device, version="1")

@@ -6,6 +6,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -158,9 +159,11 @@ def _screen(console: Console, output: Path | None) -> Console:
     """Where to show progress: nowhere if the translations themselves pass on the terminal."""
     if output is not None:
         return console
-    stdout, stderr = sys.stdout.fileno(), console.file.fileno()
-    if console.is_terminal:
-        shown = not os.isatty(stdout)
-    else:
-        shown = stat.S_ISREG(os.fstat(stdout).st_mode) and not os.path.sameopenfile(stdout, stderr)
+    shown = False
+    with suppress(OSError):  # standard error is closed
+        stdout, stderr = sys.stdout.fileno(), console.file.fileno()
+        if console.is_terminal:
+            shown = not os.isatty(stdout)
+        elif stat.S_ISREG(os.fstat(stdout).st_mode):
+            shown = not os.path.sameopenfile(stdout, stderr)
     return console if shown else Console(quiet=True)
