@@ -127,8 +127,8 @@ def _as_python(kind: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
 def _explain(kind: type[Settings], error: ValidationError) -> _Wrong:
     """The first thing that is wrong; names come before values, and the outer before the inner."""
     first = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
-    *path, key = first["loc"]
-    name = ".".join(map(str, first["loc"]))
+    *path, key = map(str, first["loc"])
+    name = ".".join((*path, key))
     if first["type"] == "extra_forbidden":
         group = kind
         for part in path:
@@ -190,12 +190,16 @@ def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        told = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
-        raise SettingsError(
-            f"{path} is not TOML: {told.get(type(error), error)}; a recipe holds settings, text is "
-            "given with --source and --target, or --tsv"
-        ) from None
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:
+        reason = str(error)
+    raise SettingsError(
+        f"{path} is not TOML: {reason}; a recipe holds settings, text is given with --source and "
+        "--target, or --tsv"
+    )
 
 
 def _anchor(kind: type[Settings], tree: dict[str, Any], root: Path) -> None:

@@ -77,7 +77,7 @@ def check(config: TrainConfig, console: Console) -> Findings:
         set_threads(config.threads)
         say(console, "trying a sample" if len(sample.pairs) < sample.total else "trying the text")
         with _noting(findings), tempfile.TemporaryDirectory(prefix="transduce-check-") as folder:
-            _try(config, sample, Path(folder), findings, device)
+            _try(config, sample, Path(folder), findings, device, console)
     return findings
 
 
@@ -238,7 +238,12 @@ def _look_at_out(config: TrainConfig, findings: Findings, *, unread: bool) -> bo
 
 
 def _try(
-    config: TrainConfig, sample: _Sample, folder: Path, findings: Findings, device: torch.device
+    config: TrainConfig,
+    sample: _Sample,
+    folder: Path,
+    findings: Findings,
+    device: torch.device,
+    console: Console,
 ) -> None:
     """Prepare the sample as training would, and infer what the whole would need."""
     whole = len(sample.pairs) == sample.total
@@ -257,7 +262,7 @@ def _try(
         logger.disabled = True  # the sample may not fill the vocabulary of the whole
     sample.pairs.clear()  # a training would not hold them: they are no part of the memory it takes
     try:
-        data = prepare(tried, folder / "data", {}, Console(quiet=True))
+        data = prepare(tried, folder / "data", {}, console)
     finally:
         logger.disabled = False
     findings.lines.extend(data.report["lines"])
