@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, count, islice, repeat, starmap
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, UInt64
@@ -78,7 +78,7 @@ def decode(path: Path | None, number: int, record: bytes) -> str:
 
 
 def read_lines_leniently(
-    path: Path | None, opened: BinaryIO | None = None, *, skip: int = 0
+    path: Path | None, opened: io.BufferedReader | None = None, *, skip: int = 0
 ) -> Iterator[Line]:
     """Yield every record of a file, `None` being standard input; what is not UTF-8 becomes U+FFFD.
 
