@@ -375,8 +375,8 @@ module, _, name = "{where}".partition(":")
 module = importlib.import_module(module)
 original = getattr(module, name)
 def fatal(*arguments, **named):
-    meant = re.search("{named}", str(arguments[0]))
-    if meant and ("{named}" != ".step-" or Path(arguments[0]).exists()):
+    path = str(arguments[0])
+    if re.search("{named}", path) and ("{named}" != ".step-" or Path(path).exists()):
         for _ in range({times}):
             os.kill(os.getpid(), signal.{signal})
     return original(*arguments, **named)

@@ -9,6 +9,7 @@ import resource
 import shutil
 import struct
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from transduce.cli.models import describe
 from transduce.config import validate
 from transduce.errors import BundleError, RunError, Stopped, TransduceError
 from transduce.evaluate import Score
-from transduce.files import printable, read_json, whole_file
+from transduce.files import printable, read_json, read_plain, whole_file, whole_folder
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
@@ -604,6 +605,41 @@ def test_a_link_beside_a_file_to_write_is_not_written_through(tmp_path: Path):
     assert (tmp_path / "secret").read_text() == SECRET
     assert (tmp_path / "out").read_text() == "new"
     assert not (tmp_path / "out").is_symlink()
+
+
+def test_what_cannot_take_its_name_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def rename(path: Path, target: Path) -> Path:
+        if path.name == ".made.part":
+            raise OSError(5, "Input/output error")
+        return original(path, target)
+
+    original = Path.rename
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old").touch()
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="Input/output"), whole_folder(tmp_path / "made") as beside:
+        (beside / "new").touch()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["made", "made/old"]
+
+
+def test_memory_is_not_taken_for_what_a_file_may_have(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"abc")
+    tracemalloc.start()
+    assert read_plain(tmp_path / "file", 1 << 30) == b"abc"
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def test_a_model_too_large_for_the_machine_is_not_read(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bundle, "machine_memory", lambda device: 1000)
+    monkeypatch.delattr(bundle, "load_file")
+    with pytest.raises(BundleError, match=r"the model takes .* GB, this machine has"):
+        bundle.load(model)
+    with pytest.raises(BundleError, match=r"an average takes .* GB, this machine has"):
+        bundle.average([model, model])
 
 
 def test_an_output_is_written_through_the_users_own_link(tmp_path: Path):

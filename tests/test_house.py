@@ -8,7 +8,9 @@ import transduce
 SOURCE = Path(transduce.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-# What one opens to follow a pair from its file to its checkpoint (docs/design.md, two walks).
+# What one opens to follow a pair from its file to its checkpoint (docs/design.md, two walks). Not
+# what belongs to the machine and not to training: files, processes, signals, screens, devices,
+# events; nor what every verb has, the model directory, search and scores.
 TRAINING_WALK = [
     *("cli/app.py", "cli/train.py", "config.py", "text/corpus.py", "text/tokenizer.py"),
     *("data/blocks.py", "data/store.py", "data/batching.py"),

@@ -12,6 +12,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from transduce import train
 from transduce.config import validate
 from transduce.errors import RunError, SettingsError, Stopped
+from transduce.tensorboard import EventWriter
 from transduce.train import loop as loop_module
 from transduce.train.config import TrainConfig
 from transduce.train.monitor import read_metrics
@@ -71,6 +72,25 @@ def test_after_stops_each_step_is_there_once(tmp_path: Path, monkeypatch: pytest
     assert {step for name, step in found if name == "loss"} == set(range(1, 21))
     assert {step for name, step in found if name == "valid_bleu"} == {5, 10, 15, 20}
     assert found == recorded(tmp_path / "run")
+
+
+def test_a_file_that_somebody_removed_does_not_shuffle_the_others(tmp_path: Path):
+    for name in ("000001.out", "000010.out", "notes"):
+        (tmp_path / name).touch()
+    EventWriter(tmp_path, after=5).close()
+    (made,) = {path.name for path in tmp_path.iterdir()} - {"000001.out", "000010.out", "notes"}
+    assert made.startswith("000011.")
+
+
+def test_it_is_not_written_through_a_link(tmp_path: Path):
+    reversals(tmp_path)
+    (tmp_path / "mine").mkdir()
+    train(settings(tmp_path, tensorboard=False))
+    (tmp_path / "run" / "metrics.jsonl").unlink()  # it has to finish again
+    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match="tensorboard is a link"):
+        train(settings(tmp_path))
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_it_is_no_other_run_with_it_or_without(tmp_path: Path):

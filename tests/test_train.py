@@ -177,6 +177,11 @@ def test_bf16_and_accumulation_resume_in_the_middle_of_an_epoch(folder: Path):
     names = ("model.safetensors", "config.json")
     for name in names:
         assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    # The best may be from before the interruption; the last is not.
+    last = checkpoint.steps(part.out)[-1]
+    for name in ("model.safetensors", "training.safetensors"):
+        after, expected = (checkpoint.path(folder / run, last) / name for run in ("part", "whole"))
+        assert after.read_bytes() == expected.read_bytes()
 
 
 def test_other_settings_or_another_text_are_refused_and_named(finished: Path):
