@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -163,8 +164,8 @@ def _make(
     processes: int,
     lines: int,
 ) -> None:
-    report = Report()
     examples, empty = _read_validation(config)
+    report = Report()
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}
     text = Text(config, folder / "kept", processes)
     with Stage(console, "reading the text") as stage:
@@ -186,7 +187,8 @@ def _make(
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
     report.validation, report.validation_empty, report.held_out = len(examples), empty, not known
     tokens = lengths.sum(axis=0, dtype=np.int64).tolist()
-    summary = report.as_dict() | {
+    summary = asdict(report) | {
+        "kept": report.kept,
         "training": len(lengths),
         "training_tokens": {"source": tokens[0], "target": tokens[1]},
         "files": files,
