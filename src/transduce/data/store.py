@@ -1,8 +1,8 @@
 """The encoded corpus on disk: bare ids of each pair, written once in a stream, then memory-mapped.
 
 A store is a folder: `ids.bin` (source then target of each pair, uint16 or uint32, little endian),
-`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, counts). Whoever has one written
-sees to it that it is whole (files.py).
+`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, count of pairs). `write` does not
+care for a kill in between: its caller writes into a `whole_folder` (files.py).
 
 Shapes: n pairs.
 """
@@ -42,7 +42,7 @@ class Store:
         """Map a store into memory; `sizes` are those of the two vocabularies.
 
         Raises:
-            DataError: the folder is missing, is no store, or its files do not fit each other.
+            DataError: the folder is missing, is not a store, or its files do not fit each other.
         """
         try:
             meta = read_json(folder / "store.json")

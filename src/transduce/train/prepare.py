@@ -1,4 +1,4 @@
-"""From text files to a run's data folder: filtered, counted, tokenized, encoded; validation aside.
+"""From text files to a run's data folder: filtered, counted, tokenized, encoded.
 
 data/  tokenizer.model (or source.model, target.model)  train/ (the store)  valid.jsonl  report.json
 """
@@ -210,7 +210,7 @@ class Text:
         self.spool = spool
         """A file of the pairs with text on both sides, in blocks."""
         self.characters = 0
-        """How many different ones there are in the pairs that are kept."""
+        """How many different ones the kept pairs have."""
         self.count = 0
         """How many pairs are kept, those that are held out among them."""
         self.kept = np.zeros(0, np.bool_)
