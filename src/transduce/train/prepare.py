@@ -194,9 +194,8 @@ def _make(
         "files": files,
         "lines": report.lines(),
     }
-    (folder / "report.json").write_text(
-        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    written = json.dumps(summary, indent=2, ensure_ascii=False)
+    (folder / "report.json").write_text(f"{written}\n", encoding="utf-8")
 
 
 def _nothing_left(report: Report) -> DataError:
