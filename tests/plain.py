@@ -3,6 +3,7 @@
 import json
 import math
 from array import array
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 
@@ -107,4 +108,4 @@ def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
     ids = array("H", [i for pair in kept for side in pair for i in side])
     (folder / "train").mkdir()
     (folder / "train" / "ids.bin").write_bytes(ids.tobytes())
-    return report.as_dict()
+    return asdict(report) | {"kept": report.kept}

@@ -166,6 +166,7 @@ TABLE = st.lists(
 
 @given(FAULTY, FAULTY, TABLE, st.integers(1, 5), st.booleans())
 @example([b"a"] * 3, [b"a"] * 4, [b"a\tb\tc"], 3, False)
+@example([b"a"] * 3, [b"a"] * 3 + [b""], [], 2, True)
 @example([b"a"] * 4, [b"a"] * 3 + [b"\xff"], [b"a\tb", b"a\tb\tc"], 3, False)
 @example([b"a"] * 3, [b"a"] * 6 + [b"\xff"], [b"a\tb\tc", b"a"], 3, False)
 def test_faults_are_told_as_by_the_plain_readers(
@@ -225,9 +226,17 @@ def output(folder):
     }
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2, 3])
 @pytest.mark.parametrize(
-    ("kind", "shared"), [("files", True), ("files", False), ("tsv.gz", True), ("held out", True)]
+    ("kind", "shared", "processes"),
+    [
+        ("files", True, 0),
+        ("files", True, 3),
+        ("files", False, 2),
+        ("tsv.gz", True, 0),
+        ("tsv.gz", True, 1),
+        ("held out", True, 0),
+        ("held out", True, 2),
+    ],
 )
 def test_bytes_do_not_depend_on_processes(tmp_path, processes, kind, shared):
     pairs = mixture()

@@ -45,8 +45,7 @@ def wait_until(condition, seconds=30):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2, 3])
-@pytest.mark.parametrize("count", [0, 1, 7])
+@pytest.mark.parametrize(("processes", "count"), [(0, 7), (1, 0), (1, 7), (2, 1), (3, 7)])
 def test_answers_come_in_the_order_of_the_requests(processes, count):
     requests = ((number,) for number in range(count))
     answers = list(spread(labour.doubler, (0.02,), requests, processes=processes))
@@ -136,7 +135,7 @@ for _ in spread(labour.sleeper, (), [{request}] * 2, processes=2):
     parent = subprocess.Popen([sys.executable, "-c", script])
     wait_until(lambda: len(children(parent.pid)) == 2)
     workers = children(parent.pid)
-    time.sleep(1)
+    time.sleep(0.3)
     assert all(map(running, workers))
     parent.kill()
     parent.wait()
@@ -150,7 +149,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 signal.signal(signal.SIGINT, lambda *_: None)  # it goes on
 import labour
 from transduce.workers import spread
-for answer in spread(labour.doubler, (0.5,), ((n,) for n in range(6)), processes=2):
+for answer in spread(labour.doubler, (0.3,), ((n,) for n in range(4)), processes=2):
     print(answer, flush=True)
 """
     parent = subprocess.Popen(
@@ -159,7 +158,7 @@ for answer in spread(labour.doubler, (0.5,), ((n,) for n in range(6)), processes
     first = parent.stdout.readline()
     os.killpg(parent.pid, signal.SIGINT)  # as a terminal does
     rest, _ = parent.communicate(timeout=60)
-    assert (first + rest).split() == ["0", "2", "4", "6", "8", "10"]
+    assert (first + rest).split() == ["0", "2", "4", "6"]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ class Batch(NamedTuple):
     decoder_input: Int[Tensor, "b t"]
     labels: Int[Tensor, "b t"]
     tokens: int
-    """Labels that are no padding."""
+    """Labels that are not padding."""
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Int[Tensor, "b s"]:

@@ -1,8 +1,8 @@
 """The encoded corpus on disk: bare ids of each pair, written once in a stream, then memory-mapped.
 
 A store is a folder: `ids.bin` (source then target of each pair, uint16 or uint32, little endian),
-`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, counts). Whoever has one written
-sees to it that it is whole (files.py).
+`lengths.npy` (int32, [pairs, 2]) and `store.json` (format, type, count of pairs). `write` does not
+care for a kill in between: its caller writes into a `whole_folder` (files.py).
 
 Shapes: n pairs.
 """
@@ -28,9 +28,7 @@ class Store:
 
     lengths: Int32[np.ndarray, "n 2"]
 
-    def __init__(
-        self, ids: np.ndarray, lengths: Int32[np.ndarray, "n 2"], sizes: tuple[int, int]
-    ) -> None:
+    def __init__(self, ids: np.ndarray, lengths: np.ndarray, sizes: tuple[int, int]) -> None:
         """Wrap the arrays; `open` is what reads a folder."""
         self.lengths = lengths
         self._ids, self._sizes = ids, sizes
@@ -42,7 +40,7 @@ class Store:
         """Map a store into memory; `sizes` are those of the two vocabularies.
 
         Raises:
-            DataError: the folder is missing, is no store, or its files do not fit each other.
+            DataError: the folder is missing, is not a store, or its files do not fit each other.
         """
         try:
             meta = read_json(folder / "store.json")
@@ -83,10 +81,8 @@ class Store:
         middle = start + self.lengths[row, 0]
         pair = self._ids[start:middle].tolist(), self._ids[middle:end].tolist()
         if any(max(ids, default=0) >= size for ids, size in zip(pair, self._sizes, strict=True)):
-            raise RunError(
-                f"ids.bin is damaged (pair {row} has an id that is not in the vocabulary); train in"
-                " another --out"
-            )
+            problem = f"ids.bin is damaged: pair {row} has an id that is not in the vocabulary"
+            raise RunError(f"{problem}; train in another --out")
         return pair
 
 
@@ -107,7 +103,6 @@ def write(
             lengths += sizes
     array = np.frombuffer(lengths, np.int32).reshape(-1, 2)
     np.save(folder / "lengths.npy", array)
-    dtype = np.dtype(id_type(vocab_size)).name
-    meta = {"format": _FORMAT, "dtype": dtype, "pairs": len(array)}
+    meta = {"format": _FORMAT, "dtype": np.dtype(id_type(vocab_size)).name, "pairs": len(array)}
     (folder / "store.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
     return array

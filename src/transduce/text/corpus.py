@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain, count, islice, repeat, starmap
 from pathlib import Path
 from typing import NamedTuple
@@ -217,10 +217,6 @@ class Report:
         if self.validation_empty:
             lines.append(f"{self.validation_empty:,} validation pairs dropped: a side is empty")
         return lines
-
-    def as_dict(self) -> dict[str, int | dict[str, int]]:
-        """The report as plain JSON values."""
-        return {"kept": self.kept, **asdict(self)}
 
 
 def key(source: str, target: str) -> bytes:

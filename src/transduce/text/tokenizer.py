@@ -22,8 +22,10 @@ from transduce.ids import BOS, EOS, PAD, UNK
 
 log = logging.getLogger(__name__)
 
-_LARGEST_FILE = 1 << 26
-_LARGEST = 1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
+_LARGEST_MODEL_FILE = 1 << 26
+_LARGEST_VOCABULARY = (
+    1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
+)
 
 # Whatever some reader takes for the end of a line, and U+2581, SentencePiece's sign for the space.
 _SPACES = re.compile("[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\u2581]")
@@ -50,7 +52,7 @@ def normalize_lines(text: str) -> str:
 class TokenizerConfig(Settings):
     """How subwords are learnt; `vocab_size` None means: chosen from the size of the corpus."""
 
-    vocab_size: int | None = Field(None, ge=1, le=_LARGEST)
+    vocab_size: int | None = Field(None, ge=1, le=_LARGEST_VOCABULARY)
     shared: bool = True
     kind: Literal["bpe", "unigram"] = "bpe"
     character_coverage: float = Field(0.9995, ge=0.98, le=1)
@@ -66,14 +68,14 @@ class Tokenizer:
         """Take the bytes of a SentencePiece model.
 
         Raises:
-            TokenizerError: they are none, or ids 0-3 are not PAD, BOS, EOS, UNK.
+            TokenizerError: they are not one, or ids 0-3 are not PAD, BOS, EOS, UNK.
         """
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             p = self._processor
             p.LoadFromSerializedProto(model)
-            self.pieces(range(self.size))  # a damaged one may be no UTF-8
+            self.pieces(range(self.size))  # of a damaged model they may not be UTF-8
         except (RuntimeError, UnicodeError):
             raise TokenizerError("this is not a SentencePiece model") from None
         if (found := (p.pad_id(), p.bos_id(), p.eos_id(), p.unk_id())) != (PAD, BOS, EOS, UNK):
@@ -87,10 +89,10 @@ class Tokenizer:
         """Read a model file.
 
         Raises:
-            TokenizerError: there is no such file, or it is no usable model.
+            TokenizerError: there is no such file, or it is not a usable model.
         """
         try:
-            return cls(read_plain(path, _LARGEST_FILE))
+            return cls(read_plain(path, _LARGEST_MODEL_FILE))
         except OSError as error:
             raise TokenizerError(f"{path}: cannot be read ({error.strerror})") from None
         except TokenizerError as error:
@@ -116,7 +118,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some ids in its normal form; reserved ids are skipped.
 
-        Bytes that are no UTF-8 become U+FFFD.
+        Bytes that are not UTF-8 become U+FFFD.
         """
         return normalize(self._processor.decode([i for i in ids if i > UNK]))
 
@@ -133,7 +135,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, vocab_size
     Raises:
         TokenizerError: there is no text, or `vocab_size` is too small (the smallest is named).
     """
-    assert 1 <= vocab_size <= _LARGEST, vocab_size
+    assert 1 <= vocab_size <= _LARGEST_VOCABULARY, vocab_size
     corpus = _TrainingText(texts)
     model = io.BytesIO()
     try:

@@ -1,4 +1,4 @@
-"""From text files to a run's data folder: filtered, counted, tokenized, encoded; validation aside.
+"""From text files to a run's data folder: filtered, counted, tokenized, encoded.
 
 data/  tokenizer.model (or source.model, target.model)  train/ (the store)  valid.jsonl  report.json
 """
@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -173,8 +174,8 @@ def _make(
     processes: int,
     lines: int,
 ) -> None:
-    report = Report()
     examples, empty = _read_validation(config)
+    report = Report()
     known = {digest(Pair(e.source, text)) for e in examples for text in e.references}
     text = Text(config, folder / "kept", processes)
     with Stage(console, "reading the text") as stage:
@@ -196,15 +197,15 @@ def _make(
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
     report.validation, report.validation_empty, report.held_out = len(examples), empty, not known
     tokens = lengths.sum(axis=0, dtype=np.int64).tolist()
-    summary = report.as_dict() | {
+    summary = asdict(report) | {
+        "kept": report.kept,
         "training": len(lengths),
         "training_tokens": {"source": tokens[0], "target": tokens[1]},
         "files": files,
         "lines": report.lines(),
     }
-    (folder / "report.json").write_text(
-        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    written = json.dumps(summary, indent=2, ensure_ascii=False)
+    (folder / "report.json").write_text(f"{written}\n", encoding="utf-8")
 
 
 def _nothing_left(report: Report) -> DataError:
@@ -218,7 +219,7 @@ class Text:
         self.spool = spool
         """A file of the pairs with text on both sides, in blocks."""
         self.characters = 0
-        """How many different ones there are in the pairs that are kept."""
+        """How many different ones the kept pairs have."""
         self.count = 0
         """How many pairs are kept, those that are held out among them."""
         self.kept = np.zeros(0, np.bool_)
