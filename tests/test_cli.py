@@ -230,6 +230,7 @@ def test_what_cannot_be_printed_is_one_line(tmp_path: Path):
         ["bash", "-c", f"{sys.executable} -m transduce -q {words}"],
         capture_output=True,
         timeout=120,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # or each write fails for itself
     )
     assert found.returncode == 2
     assert found.stderr == b"error: standard output: No space left on device\n"
