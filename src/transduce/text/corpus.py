@@ -1,8 +1,8 @@
 """Reads parallel text line by line, says where a file is wrong, and judges pairs while counting.
 
 A record ends at LF (CRLF is read as LF) and nowhere else, in every reader of this package. Files
-whose name ends in `.gz`, or that begin as gzip does, are decompressed. Everything streams: the filters know eight bytes of a
-pair, no text.
+whose name ends in `.gz`, or that begin as gzip does, are decompressed. Everything streams: the
+filters know eight bytes of a pair, no text.
 """
 
 import gzip
