@@ -4,6 +4,7 @@ import gzip
 import io
 import logging
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
