@@ -157,7 +157,7 @@ def measure_steps(
 
 
 def _fullest(config: TrainConfig, data: Data, chosen: Chosen) -> np.ndarray:
-    """The micro-batch with the most subwords: most are nearly as full, but the first may be a rest."""
+    """The micro-batch with the most subwords; the first one may be a rest of a few rows."""
     lengths = data.train.lengths
     steps = plan(lengths, chosen.batch_tokens, seed=config.seed, epoch=0)
     return max((rows for step in steps for rows in step), key=lambda rows: lengths[rows].sum())
