@@ -98,6 +98,17 @@ def test_every_file_is_looked_for(tmp_path: Path):
     assert len(found.problems) == 3
     for problem, name in zip(found.problems, ("no", "dir", "nope"), strict=True):
         assert str(tmp_path / name) in problem
+    assert found.problems[1].endswith("dir is a folder, not a text file")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_one_problem(tmp_path: Path, encoding: str):
+    source, _ = reversals(tmp_path, pairs=30)
+    source.write_bytes(("\ufeff" + source.read_text()).encode(encoding))
+    (problem,) = examine(tmp_path).problems
+    assert problem == (
+        f"{source}: the file looks like UTF-16; convert it to UTF-8, e.g. iconv -f utf-16 -t utf-8"
+    )
 
 
 def test_many_problems_are_counted(tmp_path: Path):

@@ -1,6 +1,7 @@
 """The command line: exit status, one line for an error, lines out as lines in."""
 
 import functools
+import gzip
 import json
 import os
 import subprocess
@@ -210,6 +211,47 @@ def test_a_file_to_a_file(model: Path, tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
 
 
+@pytest.mark.parametrize("link", [None, "symlink", "link"])
+def test_an_output_never_replaces_what_is_read(model: Path, tmp_path: Path, link: str | None):
+    text, out = tmp_path / "in", tmp_path / "in"
+    text.write_bytes(b"a b\nc d e\n")
+    if link:
+        out = tmp_path / "out"
+        getattr(os, link)(text, out)
+    assert "would replace" in refused("translate", model, text, "--output", out)
+    (tmp_path / "other").write_bytes(b"a\nb\n")
+    for one, other in (("in", "other"), ("other", "in")):
+        words = ("--source", tmp_path / one, "--reference", tmp_path / other)
+        error = refused("evaluate", model, *words, "--output", out)
+        assert f"would replace {text}; name another file" in error
+    assert text.read_bytes() == b"a b\nc d e\n"
+    with text.open("rb") as given:
+        words = [sys.executable, "-m", "transduce", "translate", str(model), "--output", str(out)]
+        found = subprocess.run(words, stdin=given, capture_output=True, timeout=120)
+    assert found.returncode == 2
+    assert b"would replace the input" in found.stderr
+    assert text.read_bytes() == b"a b\nc d e\n"
+
+
+def test_gzip_is_read_from_a_file_of_any_name_and_from_standard_input(model: Path, tmp_path: Path):
+    (tmp_path / "in").write_bytes(gzip.compress(b"a b\nc d e\n"))
+    expected = transduce("translate", model, text=b"a b\nc d e\n").out
+    assert transduce("translate", model, tmp_path / "in").out == expected
+    assert transduce("translate", model, text=(tmp_path / "in").read_bytes()).out == expected
+
+
+def test_a_device_that_is_not_here_is_told_with_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, target = reversals(tmp_path, pairs=60)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    words = ("--source", source, "--target", target, "--out", tmp_path / "run")
+    error = refused("train", *words, "--device", "abacus")
+    assert error.endswith("here there are: auto, cpu, mps")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_locale_changes_nothing(model: Path):
     text = "é ü 日本\na b\n".encode()
     poor = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
@@ -314,6 +356,10 @@ def test_errors_are_one_line_and_exit_with_2(model: Path, tmp_path: Path):
         (("translate", tmp_path / "none"), "no such model"),
         (("translate", tmp_path), "no model.safetensors"),
         (("translate", model, tmp_path / "none.txt"), "cannot be read"),
+        (
+            ("translate", __file__, "columns"),
+            "is a file, not a model: MODEL, a folder, comes first",
+        ),
         (("translate", model, "--beam", "0"), "beam = 0"),
         (("translate", model, "--n-best", "9"), "n_best=9"),
         (("translate", model, "--top-k", "9"), "add sample (--sample)"),
@@ -337,6 +383,22 @@ def test_errors_are_one_line_and_exit_with_2(model: Path, tmp_path: Path):
 def test_typos_of_options_exit_with_2():
     assert "--sourse" in refused("train", "--sourse", "x")
     assert "trian" in refused("trian")
+
+
+def test_a_wrong_usage_tells_what_may_have_been_meant(tmp_path: Path):
+    (tmp_path / "some.de").touch()
+    for words, expected in (
+        (("score", "m"), "Missing option '--source'. (see transduce score --help)"),
+        (("evaluate", "--hypotheses"), "; possible options: --hypothesis (see transduce evaluate"),
+        (("translate", "m", "--helpp"), "No such option: --helpp (see transduce translate --help)"),
+        (("train", "--max-steps", "9"), "--max-steps; did you mean --set train.max_steps=...? (s"),
+        (("translate", "m", "--max-steps", "9"), "No such option: --max-steps (see transduce tr"),
+        (("train", "--seed", "x"), "Invalid value for '--seed': 'x' is not a valid integer"),
+        (("check", "a", tmp_path / "some.de"), "); text is given with --source and --target, or"),
+        (("check", "a", "b"), "Got unexpected extra argument (b) (see transduce check --help)"),
+        (("fly",), "No such command 'fly'. (see transduce --help)"),
+    ):
+        assert expected in refused(*words), words
 
 
 def test_quiet_trains_without_a_word(tmp_path: Path):

@@ -253,7 +253,7 @@ def test_differences_are_named():
     new = Recipe(seed=2, search=Search(alpha=1.0)).model_dump(mode="json")
     assert differences(old, old) == []
     assert differences(old, new) == ["search.alpha was 0.6, is 1.0", "seed was 1, is 2"]
-    assert differences({"a": {"b": 1}}, {"a": {}}) == ["a.b was 1, is None"]
+    assert differences({"a": {"b": 1}}, {"a": {}}) == ["a.b was 1, is not given"]
 
 
 # any settings

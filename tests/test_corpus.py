@@ -123,6 +123,14 @@ def test_bad_bytes_stop_training_with_file_and_line(file, bad):
         list(read_pairs(file("x\n" * 13, "other"), path))
 
 
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"\xfe\xff"])
+def test_utf_16_is_told_by_its_mark(file, mark):
+    with pytest.raises(DataError, match="text: the file looks like UTF-16; convert it to UTF-8"):
+        list(read_lines(file(mark + b"a\0\nb\0")))
+    with pytest.raises(DataError, match="line 2: byte 1 is not UTF-8"):
+        list(read_lines(file(b"a\n" + mark)))
+
+
 def test_bad_bytes_never_cost_a_line_where_none_may_be_lost(file, caplog):
     path = file(b"one\ncut \xe2\x82 short\nthree\n\xed\xa0\x80\n\xc0\xaf\nsix")
     with caplog.at_level(logging.WARNING):
@@ -191,6 +199,8 @@ def test_a_validation_table_has_references(file):
     assert list(read_references(file("s\tr\tq\n"))) == [("s", "r", "q")]
     with pytest.raises(DataError, match="text, line 1: 1 column instead of 2"):
         list(read_references(file("s\n")))
+    with pytest.raises(DataError, match="text, line 2: the line is empty; a validation file"):
+        list(read_references(file("s\tr\n\n")))
     with pytest.raises(DataError, match="text, line 2: 3 columns instead of 2"):
         list(read_references(file("s\tr\ns\tr\tq\n")))
 
@@ -235,7 +245,12 @@ def test_the_report_says_how_many_and_why():
         "1,000 validation pairs read",
         "2 validation pairs dropped: a side is empty",
     ]
-    report.held_out = True
+    report.validation, report.validation_empty = 1, 1
+    assert report.lines()[3:] == [
+        "1 validation pair read",
+        "1 validation pair dropped: a side is empty",
+    ]
+    report.validation, report.held_out = 1000, True
     assert report.lines()[3] == "1,000 validation pairs held out of them by a hash of the pair"
 
 

@@ -104,6 +104,8 @@ def find(path: Path) -> Path:
     try:
         if not path.exists():
             raise BundleError(f"{path}: no such model; give a folder that `transduce train` made")
+        if path.is_file():
+            raise BundleError(f"{path} is a file, not a model: MODEL, a folder, comes first")
         if os.path.lexists(path / "model.safetensors"):
             return path
         best = path / "best"

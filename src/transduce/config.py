@@ -134,7 +134,7 @@ def _explain(kind: type[Settings], error: ValidationError) -> _Wrong:
         for part in path:
             group = _group(group, part) or group
         near = [".".join((*path, n)) for n in difflib.get_close_matches(key, group.model_fields)]
-        near += [known for known in _names(kind) if known.endswith(f".{key}")]
+        near += [known for known in names(kind) if known.endswith(f".{key}")]
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(group.model_fields)}"
         return _Wrong(first["loc"], f"unknown setting {_short(name)[1:-1]}, {hint}")
     if first["type"] == "model_type":
@@ -166,10 +166,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Name the settings in which two trees differ, each as `a.b was 1, is 2`."""
     before, after = dict(leaves(old)), dict(leaves(new))
     return [
-        f"{name} was {before.get(name)!r}, is {after.get(name)!r}"
+        f"{name} was {_told(before.get(name))}, is {_told(after.get(name))}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     ]
+
+
+def _told(value: Any) -> str:
+    return "not given" if value is None else repr(value)
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -228,11 +232,11 @@ def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
     return (*sections, name)
 
 
-def _names(kind: type[Settings], path: str = "") -> Iterator[str]:
+def names(kind: type[Settings], path: str = "") -> Iterator[str]:
     """The dotted names of all settings."""
     for key in kind.model_fields:
         group = _group(kind, key)
-        yield from _names(group, f"{path}{key}.") if group else (f"{path}{key}",)
+        yield from names(group, f"{path}{key}.") if group else (f"{path}{key}",)
 
 
 def _group(kind: type[Settings], key: str) -> type[Settings] | None:

@@ -32,8 +32,10 @@ def choose_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = re.split(r"[,.\n]", str(error))[0]
+        gpus = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        there = ", ".join(("auto", "cpu", *(gpu for gpu, usable in gpus.items() if usable)))
         raise DeviceError(
-            f"device {name!r} cannot be used here ({reason}); there are auto, cpu, cuda, mps"
+            f"device {name!r} cannot be used here ({reason}); here there are: {there}"
         ) from None
     return device
 

@@ -14,6 +14,7 @@ from transduce.cli.evaluate import evaluate, score
 from transduce.cli.models import average, info
 from transduce.cli.train import demo, train
 from transduce.cli.translate import translate
+from transduce.cli.usage import UsageError, explain
 from transduce.device import enough_memory
 from transduce.errors import DeviceError, Stopped, TransduceError
 from transduce.files import printable
@@ -29,8 +30,6 @@ app = typer.Typer(
 for verb in (demo, check, train, translate, evaluate, score, info, average):
     app.command()(verb)
 
-_UsageError = typer.BadParameter.__bases__[0]  # typer keeps its name to itself
-
 
 def main() -> None:
     """Run the command line; a user's error is one line and exit status 2."""
@@ -38,11 +37,11 @@ def main() -> None:
     told = "whatever it was that was read; take a smaller model or text, or a larger machine"
     try:
         with enough_memory(DeviceError, told):
-            sys.exit(app(standalone_mode=False))
+            sys.exit(app(prog_name="transduce", standalone_mode=False))
     except TransduceError as error:
         typer.echo(f"error: {printable(str(error))}", err=True)
-    except _UsageError as error:
-        typer.echo(f"error: {error.format_message()} (see transduce --help)", err=True)
+    except UsageError as error:
+        typer.echo(f"error: {explain(error)}", err=True)
     except Stopped as stopped:
         typer.echo(str(stopped), err=True)
         sys.exit(75)

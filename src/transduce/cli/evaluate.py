@@ -16,7 +16,7 @@ from rich.console import Console
 import transduce
 from transduce import bundle, config
 from transduce.cli.options import Alpha, BatchTokens, Beam, Device, Threads, prepare_machine
-from transduce.cli.output import opened
+from transduce.cli.output import check_apart, opened
 from transduce.decode.scorer import SCORED_TOKENS, Scored, perplexity, score_lines
 from transduce.decode.search import SearchOptions
 from transduce.decode.stream import WINDOW, translate_stream
@@ -96,6 +96,8 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
     """Score translations against references: those of a model, or those in files."""
     _check_options(context)
     check_tokenizer(tokenize)
+    read = (source, tsv, baseline, *(reference or []))
+    check_apart(output, *(path for path in read if path))
     tests = _read_test_set(source, reference or [], tsv)
     systems = [_read_system(path, tests) for path in [baseline, *(hypothesis or [])] if path]
     if model is not None:

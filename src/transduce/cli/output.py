@@ -4,13 +4,27 @@ import io
 import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 from transduce.decode.resume import unfinished
 from transduce.errors import DataError
 from transduce.files import whole_file
+
+
+def check_apart(output: Path | None, *inputs: Path | None) -> None:
+    """See that an output is none of the inputs, which it would replace; None is a standard stream.
+
+    Raises:
+        DataError: it is one of them, or a link to it.
+    """
+    for path in inputs if output else ():
+        with suppress(OSError, AttributeError):  # what is not there is not replaced
+            there = sys.stdin.fileno() if path is None else path
+            if output.is_file() and os.path.samefile(output, there):
+                name = "the input" if path is None else path
+                raise DataError(f"--output {output} would replace {name}; name another file")
 
 
 @contextmanager

@@ -16,14 +16,14 @@ from rich.console import Console
 import transduce
 from transduce import bundle, config
 from transduce.cli.options import Alpha, BatchTokens, Beam, Device, Threads, prepare_machine
-from transduce.cli.output import opened_at
-from transduce.decode.resume import describe
+from transduce.cli.output import check_apart, opened_at
+from transduce.decode.resume import complete, describe
 from transduce.decode.search import SearchOptions
 from transduce.decode.stream import PAUSE, WINDOW, translate_stream
 from transduce.decode.translator import Translation, Translator, default_batch_tokens
 from transduce.device import enough_memory
 from transduce.errors import DataError, DeviceError, SettingsError
-from transduce.progress import Stage
+from transduce.progress import Stage, say
 from transduce.text.corpus import Line, read_lines_leniently
 
 
@@ -74,6 +74,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
     options = config.validate(
         SearchOptions, {name: value for name, value in given.items() if value is not None}
     )
+    check_apart(output, file)
     where = prepare_machine(device, threads)
     # Links are followed once: while a run goes on, its best may become another model.
     folders = [bundle.find(path).resolve() for path in (model, *(ensemble or []))]
@@ -86,6 +87,9 @@ def translate(  # noqa: PLR0913 - one parameter an option
         about = describe(folders, file, how, device=where, version=transduce.__version__)
     elif resume:
         raise SettingsError("--resume needs FILE and --output, both of them regular files")
+    if output and resume and complete(output):
+        say(context.obj, f"{output} is complete; to translate again leave out --resume")
+        return
     translator = Translator.load(*folders, device=where)
     if file is None and sys.stdin and sys.stdin.isatty():
         context.obj.print("type a sentence and Enter; Ctrl-D ends", style="dim")

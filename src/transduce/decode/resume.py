@@ -17,7 +17,7 @@ import os
 import stat
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,6 +103,16 @@ class Part:
         self._recorded = time.monotonic()
 
 
+def complete(path: Path) -> bool:
+    """Whether an output is there and nothing of it is unfinished: there is nothing to resume."""
+    path = path.resolve()
+    if not path.exists() or os.path.lexists(path.with_name(f".{path.name}.unfinished")):
+        return False
+    with suppress(OSError):  # a record was left by a kill at the very end
+        path.with_name(f".{path.name}.unfinished.json").unlink()
+    return True
+
+
 @contextmanager
 def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[Part]:
     """Yield where to add translations; at the end it becomes `path`, complete and on disk.
@@ -111,8 +121,8 @@ def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[
     from the first line, where nothing was recorded); without it, it starts afresh and says so.
 
     Raises:
-        DataError: what is there is of another translation, damaged, or being written; or it is
-            complete, so that there is nothing to resume.
+        DataError: what is there is of another translation, damaged, or being written; or with
+            `resume` it is complete, see `complete`.
         OSError: it cannot be written.
     """
     path = path.resolve()
@@ -121,10 +131,7 @@ def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[
     if not os.path.lexists(beside):  # then the record, if any, was left by a kill at the very end
         record.unlink(missing_ok=True)
         if resume and path.exists():
-            raise DataError(
-                f"--output {path} exists, and nothing of it is unfinished; "
-                "to translate again leave out --resume"
-            )
+            raise DataError(f"--output {path}: another process has just completed it")
     with _open(beside) as file:
         _hold(file, beside, path)
         done = _read(record) if resume else _NOTHING

@@ -1,8 +1,8 @@
 """Reads parallel text line by line, says where a file is wrong, and judges pairs while counting.
 
 A record ends at LF (CRLF is read as LF) and nowhere else, in every reader of this package. Files
-whose name ends in `.gz` are decompressed. Everything streams: the filters know eight bytes of a
-pair, no text.
+whose name ends in `.gz`, or that begin as gzip does, are decompressed. Everything streams: the
+filters know eight bytes of a pair, no text.
 """
 
 import gzip
@@ -28,6 +28,8 @@ from transduce.text.tokenizer import normalize
 
 log = logging.getLogger(__name__)
 
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""Its byte order marks: no text in UTF-8 begins with one."""
 _BOM, _GZIP = b"\xef\xbb\xbf", b"\x1f\x8b"
 _LARGEST_BLOCK = 1 << 22
 """Bytes: how much is read at a time when lines are long, once that is known."""
@@ -71,6 +73,11 @@ def decode(path: Path | None, number: int, record: bytes) -> str:
     try:
         return record.decode("utf-8")
     except UnicodeDecodeError as error:
+        if number == 1 and record.startswith(UTF16):
+            raise DataError(
+                f"{_name(path)}: the file looks like UTF-16; convert it to UTF-8, e.g. "
+                "iconv -f utf-16 -t utf-8"
+            ) from None
         raise DataError(
             f"{_name(path)}, line {number}: byte {error.start + 1} is not UTF-8"
             f" (0x{record[error.start]:02X}); convert the file to UTF-8 or mend the line"
@@ -155,7 +162,7 @@ def reference_columns(path: Path, number: int, line: str, expected: int) -> tupl
     expected = expected or max(2, len(columns))
     if len(columns) != expected:
         raise DataError(
-            f"{path}, line {number}: {_columns(columns)} instead of {expected};"
+            f"{path}, line {number}: {_columns(columns, f' instead of {expected}')};"
             " a validation file has a source and the same number of references on each line"
         )
     return columns
@@ -208,14 +215,15 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report for people, one fact a line."""
-        lines = [f"{self.read:,} pairs read, {self.kept:,} kept"]
+        lines = [f"{many(self.read, 'pair')} read, {self.kept:,} kept"]
         for what, numbers in (("dropped", self.dropped), ("noticed", self.noticed)):
             lines += [f"{n:,} {what}: {_REASONS[reason]}" for reason, n in numbers.items() if n]
         if self.validation:
             origin = "held out of them by a hash of the pair" if self.held_out else "read"
-            lines.append(f"{self.validation:,} validation pairs {origin}")
+            lines.append(f"{many(self.validation, 'validation pair')} {origin}")
         if self.validation_empty:
-            lines.append(f"{self.validation_empty:,} validation pairs dropped: a side is empty")
+            dropped = many(self.validation_empty, "validation pair")
+            lines.append(f"{dropped} dropped: a side is empty")
         return lines
 
 
@@ -321,12 +329,12 @@ def read_records(path: Path | None, opened: io.BufferedReader | None = None) -> 
         DataError: the file cannot be read.
     """
     try:
-        if path is None:
-            yield from _split(_standard_input())
-        elif opened is None:
+        if path is None and opened is None:
+            yield from read_records(None, _standard_input())
+        elif path and opened is None:
             with path.open("rb") as file:
                 yield from read_records(path, file)
-        elif path.suffix == ".gz" or opened.peek(2).startswith(_GZIP):
+        elif (path and path.suffix == ".gz") or opened.peek(2).startswith(_GZIP):
             yield from _split(gzip.GzipFile(fileobj=opened))
         else:
             yield from _split(opened)
@@ -335,7 +343,7 @@ def read_records(path: Path | None, opened: io.BufferedReader | None = None) -> 
         raise DataError(f"{_name(path)}: cannot be read ({reason})") from None
 
 
-def _standard_input() -> Iterable[bytes]:
+def _standard_input() -> io.BufferedReader:
     """Standard input under a handle of our own.
 
     A thread that waits in sys.stdin.buffer when the program ends makes Python abort.
@@ -345,7 +353,7 @@ def _standard_input() -> Iterable[bytes]:
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except io.UnsupportedOperation:  # a program has put something else in its place
-        return sys.stdin.buffer
+        return io.BufferedReader(io.BytesIO(sys.stdin.buffer.read()))  # and holds it in memory
 
 
 def _split(file: Iterable[bytes]) -> Iterator[bytes]:
@@ -363,5 +371,10 @@ def _name(path: Path | None) -> str:
     return "standard input" if path is None else str(path)
 
 
-def _columns(columns: Sequence[str]) -> str:
-    return f"{len(columns)} column{'s' if len(columns) != 1 else ''}"
+def many(number: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _columns(columns: Sequence[str], wanted: str = "") -> str:
+    return "the line is empty" if tuple(columns) == ("",) else many(len(columns), "column") + wanted

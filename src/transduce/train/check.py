@@ -19,6 +19,7 @@ from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, RunError, TransduceError
 from transduce.progress import Stage, say
 from transduce.text.corpus import (
+    UTF16,
     Pair,
     decode,
     read_records,
@@ -116,6 +117,9 @@ class _File:
                     yield decode(self.path, number, record)
                 except DataError as error:
                     self.note(error)
+                    if number == 1 and record.startswith(UTF16):  # and so would be each line
+                        self.readable = False
+                        return
                     yield None
         except DataError as error:
             self.readable = False

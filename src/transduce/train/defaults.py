@@ -118,7 +118,7 @@ def choose_architecture(
     name = given.pop("preset")
     reasons = [f"vocabulary {' and '.join(f'{n:,}' for n in dict.fromkeys(vocab_sizes))} subwords"]
     if config.tokenizer.vocab_size is None:
-        reasons[0] += ": a quarter of the number of pairs, at least 1,000"
+        reasons[0] += ": by the numbers of pairs and of characters; fewer where text has no more"
     if name == "auto":
         name = size.preset
         reasons.append(f"model {name}: so many pairs want this size")

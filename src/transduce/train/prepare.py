@@ -159,6 +159,8 @@ def check_regular(option: str, path: Path) -> None:
     Raises:
         DataError: it is.
     """
+    if path.is_dir():
+        raise DataError(f"{option} {path} is a folder, not a text file")
     if path.exists() and not path.is_file():
         raise DataError(
             f"{option} {path} is not a regular file; training reads a text more than once, so save "

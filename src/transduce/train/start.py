@@ -22,6 +22,7 @@ from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.progress import say
 from transduce.signals import stop_signals
+from transduce.text.corpus import many
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen, check_memory, check_settings, choose
@@ -47,8 +48,8 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
     folder = config.out
     if config.tensorboard:
         tensorboard.library()  # that it is not installed is told before anything begins
+    device = choose_device(config.device)  # before a folder is made for nothing
     with _disk_errors(folder), run.locked(folder), stop_signals() as stop:
-        device = choose_device(config.device)
         record = run.read(folder)
         threads = set_threads(config.threads or (record.threads if record else 0))
         if record is None:
@@ -151,7 +152,7 @@ def measure_steps(
     validations = chosen.max_steps // chosen.validate_every
     return bf16, [
         f"{parameters:,} parameters, {precision} on {device} (threads: {threads})",
-        f"about {max(1, round(minutes))} min and {validations} validations, "
+        f"about {max(1, round(minutes))} min and {many(validations, 'validation')}, "
         f"{peak_memory(device) / 1e9:.1f} GB of memory",
     ]
 
