@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
 
     @property
     def text(self) -> str:
-        return self.out.decode("utf-8")
+        return self.out.decode("utf-8", "surrogateescape")
 
     @property
     def lines(self) -> list[str]:

@@ -31,6 +31,7 @@ class Translation(NamedTuple):
     """One translated text; that of a blank text is empty and costs nothing."""
 
     text: str = ""
+    """The translation, in normal form."""
     score: float = 0.0
     """log_prob / length penalty (Wu et al. 2016): what the search has ranked by."""
     log_prob: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from safetensors import SafetensorError
@@ -139,8 +140,7 @@ def measure_steps(
     with enough_memory(RunError, demands(config, chosen, architecture)):
         model = Transformer(architecture).to(device).train()
         optimizer = adam(model, chosen)
-        rows = plan(data.train.lengths, chosen.batch_tokens, seed=config.seed, epoch=0)[0][0]
-        batch = collate([data.train[row] for row in rows])
+        batch = collate([data.train[row] for row in _fullest(config, data, chosen)])
         bf16 = bf16_pays(device, step) if config.precision == "auto" else config.precision == "bf16"
         step(bf16)
         began = time.perf_counter()
@@ -155,6 +155,13 @@ def measure_steps(
         f"about {max(1, round(minutes))} min and {many(validations, 'validation')}, "
         f"{peak_memory(device) / 1e9:.1f} GB of memory",
     ]
+
+
+def _fullest(config: TrainConfig, data: Data, chosen: Chosen) -> np.ndarray:
+    """The micro-batch with the most subwords; the first one may be a rest of a few rows."""
+    lengths = data.train.lengths
+    steps = plan(lengths, chosen.batch_tokens, seed=config.seed, epoch=0)
+    return max((rows for step in steps for rows in step), key=lambda rows: lengths[rows].sum())
 
 
 def finished(folder: Path) -> Result | None:
