@@ -19,7 +19,9 @@ def check_apart(output: Path | None, *inputs: Path | None) -> None:
     Raises:
         DataError: it is one of them, or a link to it.
     """
-    for path in inputs if output else ():
+    if output is None:
+        return
+    for path in inputs:
         with suppress(OSError, AttributeError):  # what is not there is not replaced
             there = sys.stdin.fileno() if path is None else path
             if output.is_file() and os.path.samefile(output, there):

@@ -28,5 +28,5 @@ def explain(error: Exception) -> str:
         if extra and any(Path(word).is_file() for word in (extra[1], *extra[1].split())):
             hints.append("text is given with --source and --target, or --tsv")
     if hasattr(error, "param"):  # which of them has a wrong value, is lacking
-        told = error.format_message()
+        told = error.format_message()  # pyrefly: ignore[missing-attribute]
     return f"{'; '.join((told, *hints))} (see {path} --help)"

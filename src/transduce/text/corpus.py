@@ -329,10 +329,8 @@ def read_records(path: Path | None, opened: io.BufferedReader | None = None) -> 
         DataError: the file cannot be read.
     """
     try:
-        if path is None and opened is None:
-            yield from read_records(None, _standard_input())
-        elif path and opened is None:
-            with path.open("rb") as file:
+        if opened is None:
+            with path.open("rb") if path else _standard_input() as file:
                 yield from read_records(path, file)
         elif (path and path.suffix == ".gz") or opened.peek(2).startswith(_GZIP):
             yield from _split(gzip.GzipFile(fileobj=opened))
