@@ -448,7 +448,7 @@ def test_every_number_has_an_end(kind: type[Settings]):
             assert bounds_of(field.metadata).keys() & {"lt", "le"}, name
 
 
-@pytest.mark.parametrize("setting", ["train.average_last", "train.patience", "data.max_ratio"])
+@pytest.mark.parametrize("setting", ["train.average_last", "train.patience", "model.max_length"])
 def test_a_number_of_400_digits_is_told_in_a_line(setting: str):
     with pytest.raises(SettingsError, match="less than or equal to") as error:
         load(TrainConfig, None, [f"{setting}=1{'0' * 400}"], values={"tsv": "a"})
@@ -461,3 +461,15 @@ def test_a_recipe_that_is_a_pipe_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SettingsError, match=r"pipe is a pipe or a device, not a file$"):
         load(Recipe, tmp_path / "pipe")
+
+
+def test_no_name_of_a_file_has_a_nul():
+    for make in (
+        lambda: TrainConfig(tsv=Path("a\0")),
+        lambda: load(TrainConfig, values={"tsv": "a", "out": "b\0"}),
+        lambda: load(TrainConfig, None, ['valid_tsv="a\\u0000"'], values={"tsv": "a"}),
+    ):
+        with pytest.raises(
+            SettingsError, match=r"^\w+ = '.\\x00': a file's name has no NUL in it$"
+        ):
+            make()

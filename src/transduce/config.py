@@ -119,7 +119,7 @@ def _as_python(kind: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
             values[key] = str(value)
         elif get_origin(annotation) is tuple and isinstance(value, list):
             values[key] = tuple(value)
-        elif annotation in (Path, Path | None) and isinstance(value, str) and "\0" not in value:
+        elif annotation in (Path, Path | None) and isinstance(value, str):
             values[key] = Path(value)
     return values
 

@@ -99,6 +99,9 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _one_kind_of_text(self) -> "TrainConfig":
+        for name, path in {"out": self.out, **self.text_files()}.items():
+            if "\0" in str(path):
+                raise SettingsError(f"{name} = {str(path)!r}: a file's name has no NUL in it")
         for kind, source, target, tsv in (
             ("", self.source, self.target, self.tsv),
             ("valid-", self.valid_source, self.valid_target, self.valid_tsv),
