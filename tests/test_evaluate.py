@@ -223,7 +223,7 @@ def test_what_is_no_list_of_texts_is_refused_in_a_line(
 ):
     # As outside the tests: types are not checked.
     monkeypatch.setattr(module, "_streams", inspect.unwrap(module._streams))
-    with pytest.raises(DataError, match="references? .*|translations of a system") as refused:
+    with pytest.raises(DataError, match=r"references? .*|translations of a system") as refused:
         inspect.unwrap(evaluate)(systems, references)
     assert "\n" not in str(refused.value)
 

@@ -548,6 +548,13 @@ def test_a_run_of_a_stranger_is_refused_and_touches_nothing_of_ours(home: Path, 
     assert not (home / "sprung").exists()
 
 
+def test_a_run_of_another_version_is_said_to_be_one(home: Path):
+    record("config.json", new_decision=3)(home / "run")
+    told = r"made by another version of transduce, or is damaged \(unknown setting new_decision"
+    with pytest.raises(RunError, match=told):
+        train(settings(home))
+
+
 HARMLESS: dict[str, Callable[[Path], object]] = {
     "best leads elsewhere": planted("best", "../mine"),
     ".best.part": planted(".best.part", "../mine/secret"),

@@ -522,5 +522,5 @@ def test_dropout_of_a_step_follows_from_its_seed_alone():
 
 
 def test_settings_of_another_kind_are_refused_in_a_line():
-    with pytest.raises(SettingsError, match="^train takes a TrainConfig, not NoneType$"):
+    with pytest.raises(SettingsError, match=r"^train takes a TrainConfig, not NoneType$"):
         inspect.unwrap(train)(None)
