@@ -2,7 +2,10 @@
 
 import gzip
 import os
+import re
 import shutil
+import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from rich.console import Console
 
 from transduce import bundle, train
 from transduce.config import validate
-from transduce.errors import BundleError
+from transduce.errors import BundleError, Stopped
 from transduce.train import check as check_module
 from transduce.train import defaults
 from transduce.train.check import Findings, check
@@ -272,3 +275,29 @@ def test_a_name_that_is_no_unicode_is_checked_and_trained(tmp_path: Path):
     files = {"source": str(source), "target": str(target), "out": str(folder / "new")}
     (problem,) = examine(tmp_path, **files).problems
     assert "only where names are UTF-8" in problem
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+):
+    reversals(tmp_path)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def interrupted(*_: object) -> None:
+        assert list((tmp_path / "temporary").iterdir())
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(check_module, "measure_steps", interrupted)
+    with pytest.raises(Stopped):
+        examine(tmp_path)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_what_takes_long_is_told(tmp_path: Path):
+    source, target = reversals(tmp_path)
+    words = ["--source", source, "--target", target, "--out", tmp_path / "run"]
+    checked = transduce("check", *words, *SMALL_OPTIONS, *ONE_THREAD)
+    [told] = re.findall(r"timing some steps of a model of ([\d,]+) parameters", checked.errors)
+    assert f"{told} parameters, fp32" in checked.text

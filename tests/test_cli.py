@@ -265,9 +265,18 @@ def test_the_locale_changes_nothing(model: Path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_what_cannot_be_printed_is_one_line(tmp_path: Path):
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate --hypothesis {text} --reference {text}",
+        "info {model}",
+        "info --json {model}",
+        "check --source {text} --target {text} --out {text}.run",
+    ],
+)
+def test_what_cannot_be_printed_is_one_line(model: Path, tmp_path: Path, words: str):
     (tmp_path / "text").write_text("a b c d\n")
-    words = f"evaluate --hypothesis {tmp_path}/text --reference {tmp_path}/text > /dev/full"
+    words = words.format(model=model, text=tmp_path / "text") + " > /dev/full"
     found = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m transduce -q {words}"],
         capture_output=True,

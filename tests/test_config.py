@@ -188,7 +188,8 @@ def test_a_value_without_end_is_shown_short(recipe):
         ("serch.beam=2", "--set serch.beam=2: unknown setting serch, did you mean 'search'?"),
         ("search=2", "--set search=2: search is a group of settings, write search.NAME"),
         ("seed", "--set seed: a setting is written key=value"),
-        ("=2", "--set =2: unknown setting , known: name, folder, shuffle, seed, search"),
+        ("=2", "--set =2: a setting is written key=value"),
+        ("=", "--set =: a setting is written key=value"),
     ],
 )
 def test_an_override_that_names_no_setting(override, message):
@@ -436,3 +437,39 @@ def test_a_preset_can_be_changed():
 def test_an_unknown_preset_is_told_what_there_is():
     with pytest.raises(SettingsError, match="no preset 'huge'; there are tiny, small, base, big"):
         preset("huge", 1000)
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, SearchOptions, TransformerConfig])
+def test_every_number_has_an_end(kind: type[Settings]):
+    for name, field in kind.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            test_every_number_has_an_end(field.annotation)
+        elif {int, float} & {field.annotation, *get_args(field.annotation)}:
+            assert bounds_of(field.metadata).keys() & {"lt", "le"}, name
+
+
+@pytest.mark.parametrize("setting", ["train.average_last", "train.patience", "model.max_length"])
+def test_a_number_of_400_digits_is_told_in_a_line(setting: str):
+    with pytest.raises(SettingsError, match="less than or equal to") as error:
+        load(TrainConfig, None, [f"{setting}=1{'0' * 400}"], values={"tsv": "a"})
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+@pytest.mark.timeout(10)
+def test_a_recipe_that_is_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match=r"pipe is a pipe or a device, not a file$"):
+        load(Recipe, tmp_path / "pipe")
+
+
+def test_no_name_of_a_file_has_a_nul():
+    for make in (
+        lambda: TrainConfig(tsv=Path("a\0")),
+        lambda: load(TrainConfig, values={"tsv": "a", "out": "b\0"}),
+        lambda: load(TrainConfig, None, ['valid_tsv="a\\u0000"'], values={"tsv": "a"}),
+    ):
+        with pytest.raises(
+            SettingsError, match=r"^\w+ = '.\\x00': a file's name has no NUL in it$"
+        ):
+            make()

@@ -1,6 +1,7 @@
 """Scores equal sacreBLEU's own command; the test between systems equals all possible swaps."""
 
 import gzip
+import inspect
 import itertools
 import json
 import random
@@ -200,6 +201,31 @@ def test_other_numbers_of_sentences_and_none_are_refused():
     for call in (lambda: bleu([], []), lambda: exact_match([], []), lambda: evaluate([[]], [])):
         with pytest.raises(DataError, match="no sentence"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("systems", "references"),
+    [
+        ([["a"]], [[]]),
+        ([["a"]], [[None]]),
+        ([["a"]], [None]),
+        (["a"], ["a"]),
+        ([["a"]], ["a"]),
+        ([[3]], [["a"]]),
+        ([None], [["a"]]),
+        (None, [["a"]]),
+        ([["a"]], None),
+        ([["a", "b"]], [["a"], ["b", "c"]]),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, systems: object, references: object
+):
+    # As outside the tests: types are not checked.
+    monkeypatch.setattr(module, "_streams", inspect.unwrap(module._streams))
+    with pytest.raises(DataError, match=r"references? .*|translations of a system") as refused:
+        inspect.unwrap(evaluate)(systems, references)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("blank", [[""], ["", "a"], ["a", ""]])

@@ -26,7 +26,15 @@ from transduce.cli.models import describe
 from transduce.config import validate
 from transduce.errors import BundleError, RunError, Stopped, TransduceError
 from transduce.evaluate import Score
-from transduce.files import printable, read_json, read_plain, whole_file, whole_folder
+from transduce.files import (
+    last_json_line,
+    printable,
+    read_json,
+    read_json_lines,
+    read_plain,
+    whole_file,
+    whole_folder,
+)
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
@@ -457,6 +465,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "format a list": record("config.json", format=[1]),
     "other sizes": record("config.json", architecture={}),
     "step negative": record(f"{NEWEST}/training.json", position=-3),
+    "metrics of 30 GB": sparse("metrics.jsonl", 30 * 10**9),
     "best nan": record(f"{NEWEST}/training.json", best_bleu=float("nan")),
     "moments of another shape": moment(lambda t: t.update({min(t): torch.zeros(3)})),
     "moments too many": moment(lambda t: t.update(more=torch.zeros(3))),
@@ -537,6 +546,13 @@ def test_a_run_of_a_stranger_is_refused_and_touches_nothing_of_ours(home: Path, 
     assert snapshot(home / "mine") == before
     assert not (home / "run" / "sprung").exists()
     assert not (home / "sprung").exists()
+
+
+def test_a_run_of_another_version_is_said_to_be_one(home: Path):
+    record("config.json", new_decision=3)(home / "run")
+    told = r"made by another version of transduce, or is damaged \(unknown setting new_decision"
+    with pytest.raises(RunError, match=told):
+        train(settings(home))
 
 
 HARMLESS: dict[str, Callable[[Path], object]] = {
@@ -629,6 +645,17 @@ def test_memory_is_not_taken_for_what_a_file_may_have(tmp_path: Path):
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 1 << 20
+
+
+def test_a_record_without_end_takes_no_memory(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + b" " * 50_000_000 + b'\n{"step": 2}\n')
+    tracemalloc.start()
+    assert [record["step"] for record in read_json_lines(path)] == [1, 2]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10 << 20
+    assert last_json_line(path, "step") == {"step": 2}
 
 
 def test_a_model_too_large_for_the_machine_is_not_read(

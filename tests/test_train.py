@@ -1,5 +1,6 @@
 """A training stops, goes on, refuses and reports as its contract says (docs/resume.md)."""
 
+import inspect
 import json
 import math
 import os
@@ -518,3 +519,8 @@ def test_dropout_of_a_step_follows_from_its_seed_alone():
     torch.rand(3)
     torch.manual_seed(5)
     assert torch.equal(first, drop(x))
+
+
+def test_settings_of_another_kind_are_refused_in_a_line():
+    with pytest.raises(SettingsError, match=r"^train takes a TrainConfig, not NoneType$"):
+        inspect.unwrap(train)(None)

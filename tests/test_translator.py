@@ -199,6 +199,22 @@ def test_what_is_no_model_is_refused(tmp_path):
         Translator.load(tmp_path)
 
 
+@pytest.mark.parametrize("path", [None, 5, b"run", "", "a\0", ["run"]])
+def test_what_names_no_model_is_refused_in_a_line(monkeypatch, path):
+    load = inspect.unwrap(Translator.load.__func__)  # as outside the tests: types are not checked
+    monkeypatch.setattr(bundle, "load", inspect.unwrap(bundle.load))
+    with pytest.raises(BundleError) as refused:
+        load(Translator, path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("tokens", ["x", 0, -5, 2.0, True])
+def test_what_is_no_size_of_a_batch_is_refused_in_a_line(translator, tokens):
+    translate = inspect.unwrap(Translator.translate)
+    with pytest.raises(SettingsError, match=r"^batch_tokens = .*: a whole number of at least 1$"):
+        translate(translator, "a", batch_tokens=tokens)
+
+
 def test_what_is_no_text_is_refused_in_a_line(translator):
     translate = inspect.unwrap(Translator.translate)  # as outside the tests: types are not checked
     for given, named in (

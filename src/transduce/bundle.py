@@ -78,6 +78,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Bundle:
             fit the others.
     """
     device = choose_device(str(device))
+    if not isinstance(path, str | Path) or not str(path):
+        raise BundleError(f"a model is named by the path of its folder, not {path!r:.60}")
     folder = find(Path(path))
     config = read_config(folder)
     architecture = config["architecture"]

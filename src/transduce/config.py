@@ -119,7 +119,7 @@ def _as_python(kind: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
             values[key] = str(value)
         elif get_origin(annotation) is tuple and isinstance(value, list):
             values[key] = tuple(value)
-        elif annotation in (Path, Path | None) and isinstance(value, str) and "\0" not in value:
+        elif annotation in (Path, Path | None) and isinstance(value, str):
             values[key] = Path(value)
     return values
 
@@ -186,6 +186,8 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise SettingsError(f"{path} is a pipe or a device, not a file")
     try:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(_LARGEST_RECIPE + 1)
@@ -216,7 +218,7 @@ def _anchor(kind: type[Settings], tree: dict[str, Any], root: Path) -> None:
 def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
     """Put `a.b=value` into the tree, return a, b; the value is TOML, and text needs no quotes."""
     key, equals, text = override.partition("=")
-    if not equals:
+    if not equals or not key.strip():
         raise SettingsError(f"--set {override}: a setting is written key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]

@@ -236,12 +236,26 @@ def tokenised_lines(lines: Sequence[str]) -> list[int]:
 def _streams(
     systems: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """Check the numbers of sentences; return sacreBLEU's form: all first references, then ..."""
+    """Check sentences and their numbers; return sacreBLEU's form: all first references, then ..."""
+    for what, lists in (
+        ("translations of a system", systems),
+        ("references of a sentence", references),
+    ):
+        if isinstance(lists, str) or not isinstance(lists, Sequence):
+            raise DataError(f"{what} are given in a list of lists, not {lists!r:.60}")
+        for texts in lists:
+            if isinstance(texts, str) or not isinstance(texts, Sequence):
+                raise DataError(f"{what} are a list of strings, not {texts!r:.60}")
+            if wrong := [text for text in texts if not isinstance(text, str)]:
+                raise DataError(f"{what} are strings, not {wrong[0]!r:.60}")
     for hypotheses in systems:
         if len(hypotheses) != len(references):
             raise DataError(f"{len(hypotheses)} translations, but {len(references)} references")
     if not references:
         raise DataError("no sentence to score")
+    numbers = {len(texts) for texts in references}
+    if len(numbers) > 1 or 0 in numbers:
+        raise DataError("each sentence has one reference or more, the same number for all")
     return [list(stream) for stream in zip(*references, strict=True)]
 
 

@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 
 _LARGEST_JSON = 1 << 20
 _DEEPEST_JSON = 16
+_LARGEST_RECORD = 1 << 20
+_LARGEST_RECORDS = 10**9
+_END_OF_RECORDS = 1 << 16
+"""Bytes in which the last record is looked for; that of a training has some two hundred."""
 
 
 @contextmanager
@@ -161,10 +165,12 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file, one a line; a line that is none is left out and warned of.
 
     Raises:
-        OSError: see `plain`.
+        OSError: it has more than a gigabyte, or see `plain`.
     """
     with plain(path).open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        if os.fstat(file.fileno()).st_size > _LARGEST_RECORDS:
+            raise OSError(errno.EFBIG, f"it has more than {_LARGEST_RECORDS:,} bytes", str(path))
+        for number, line in enumerate(_lines(file), start=1):
             try:
                 tree = json.loads(line)
                 if not isinstance(tree, dict):
@@ -173,6 +179,34 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 log.warning("%s, line %d is no record and is left out", path, number)
             else:
                 yield tree
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file; of one that is too long for a record, the beginning."""
+    while line := file.readline(_LARGEST_RECORD):
+        rest = line
+        while len(rest) == _LARGEST_RECORD and not rest.endswith(b"\n"):
+            rest = file.readline(_LARGEST_RECORD)
+        yield line
+
+
+def last_json_line(path: Path, key: str) -> dict[str, Any]:
+    """Return the last JSON object with a whole number as `key`; empty: none near the file's end.
+
+    Raises:
+        OSError: see `plain`.
+    """
+    with plain(path).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _END_OF_RECORDS))
+        lines = file.read(_END_OF_RECORDS).split(b"\n")
+    for line in reversed(lines):
+        try:
+            tree = json.loads(line)
+        except (ValueError, RecursionError):  # a kill has cut it short, or somebody was here
+            continue
+        if isinstance(tree, dict) and isinstance(tree.get(key), int):
+            return tree
+    return {}
 
 
 def lock(file: IO, *, exclusive: bool = True) -> bool:

@@ -3,6 +3,7 @@
 import typer
 from rich.console import Console
 
+from transduce.cli.output import opened
 from transduce.cli.train import takes_settings
 from transduce.files import printable
 from transduce.train.check import check as examine
@@ -13,10 +14,11 @@ from transduce.train.config import TrainConfig
 def check(config: TrainConfig, console: Console) -> None:
     """Tell what train would do with these settings and files, and what is wrong; train nothing."""
     findings = examine(config, console)
-    for line in findings.lines:
-        typer.echo(printable(line).encode("utf-8", "surrogateescape"))  # as names of files are
+    with opened(None) as out:
+        out.writelines(f"{printable(line)}\n" for line in findings.lines)
+        if not findings.problems:
+            out.write("this training would run\n")
     for problem in findings.problems:
         typer.echo(f"error: {printable(problem)}", err=True)
     if findings.problems:
         raise typer.Exit(2)
-    typer.echo("this training would run")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from transduce.cli.output import opened
 from transduce.files import printable
 from transduce.progress import say
 from transduce.train.average import write_average
@@ -40,10 +41,8 @@ def info(
 ) -> None:
     """Tell what a model is: its parts and size, languages, scores, text, and place in a run."""
     facts = describe(model)
-    if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-    else:
-        typer.echo(table(facts).encode("utf-8", "surrogateescape"))  # as names of files are
+    with opened(None) as out:
+        out.write(f"{json.dumps(facts, indent=2) if as_json else table(facts)}\n")
 
 
 def table(facts: dict[str, Any]) -> str:

@@ -44,9 +44,10 @@ def opened(path: Path | None) -> Generator[TextIO]:
             raise DataError(f"--output {path}: {error.strerror}") from None
         return
     if sys.stdout is None:
-        raise DataError("standard output is closed; name a file with --output")
+        raise DataError("standard output is closed: there is nowhere to write")
     out = cast(io.TextIOWrapper, sys.stdout)
-    out.reconfigure(encoding="utf-8", newline="\n")  # whatever the locale says
+    # Whatever the locale says; bytes of a file's name that are no Unicode stay as they are.
+    out.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
     try:
         yield out
         out.flush()  # here, where an error can be told

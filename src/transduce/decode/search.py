@@ -24,17 +24,17 @@ class SearchOptions(Settings):
     """Exponent of the length penalty (Wu et al. 2016, equation 14); 0 is no penalty."""
     n_best: int = Field(1, ge=1, le=1000)
     """Outputs a sentence, at most `beam`; with `sample`, independent samples."""
-    min_length: int = Field(0, ge=0)
+    min_length: int = Field(0, ge=0, le=10**9)
     """EOS may not come before."""
-    extra_length: int = Field(50, ge=1)
+    extra_length: int = Field(50, ge=1, le=10**9)
     """An output is ended at the source's pieces + this (section 6.1 of the paper) ..."""
-    max_length: int | None = Field(None, ge=1)
+    max_length: int | None = Field(None, ge=1, le=10**9)
     """... and at this."""
-    no_repeat_ngram: int = Field(0, ge=0)
+    no_repeat_ngram: int = Field(0, ge=0, le=10**9)
     """No n-gram of so many pieces comes twice (Paulus et al. 2018); 0: all may."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, le=1e9)
     """Draw by p ^ (1 / temperature): below 1 sharper, above 1 flatter."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, le=10**9)
     """Draw among so many likeliest pieces (Fan et al. 2018); 0: among all."""
     top_p: float = Field(1.0, gt=0, le=1)
     """... and of these among the likeliest with this mass, the nucleus (Holtzman et al. 2020)."""

@@ -105,6 +105,10 @@ class Translator:
             DataError: what is to be translated is not text.
         """
         texts = _as_texts(text, "text")
+        if batch_tokens is not None and (type(batch_tokens) is not int or batch_tokens < 1):
+            raise SettingsError(
+                f"batch_tokens = {batch_tokens!r:.60}: a whole number of at least 1"
+            )
         if prefix is not None:
             given = _as_texts(prefix, "prefix")
             prefix = given * len(texts) if isinstance(prefix, str) else given

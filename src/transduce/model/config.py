@@ -35,7 +35,7 @@ class TransformerConfig(Settings):
     position_frequency: Literal["paper", "tensor2tensor"] = "paper"
     position_offset: int = Field(0, ge=0, le=2**17)
     tie: Literal["all", "decoder", "none"] = "all"
-    layer_norm_epsilon: float = Field(1e-6, gt=0)
+    layer_norm_epsilon: float = Field(1e-6, gt=0, le=1)
     max_length: int = Field(1024, gt=1, le=2**17)
 
     @model_validator(mode="before")

@@ -177,7 +177,7 @@ class DataConfig(Settings):
     """
 
     max_length: int = Field(250, ge=1, le=100_000)
-    max_ratio: float = Field(9.0, ge=1)
+    max_ratio: float = Field(9.0, ge=1, le=1e9)
     drop_equal: bool = False
     drop_duplicates: bool = False
     drop_leaked: bool = True

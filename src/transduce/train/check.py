@@ -18,6 +18,7 @@ from transduce.bundle import measure
 from transduce.device import choose_device, set_threads
 from transduce.errors import DataError, RunError, TransduceError
 from transduce.progress import Stage, say
+from transduce.signals import stop_signals
 from transduce.text.corpus import (
     UTF16,
     Pair,
@@ -77,7 +78,12 @@ def check(config: TrainConfig, console: Console) -> Findings:
     if not findings.problems and not goes_on:
         set_threads(config.threads)
         say(console, "trying a sample" if len(sample.pairs) < sample.total else "trying the text")
-        with _noting(findings), tempfile.TemporaryDirectory(prefix="transduce-check-") as folder:
+        # A signal too has to remove the folder.
+        with (
+            stop_signals(),
+            _noting(findings),
+            tempfile.TemporaryDirectory(prefix="transduce-check-") as folder,
+        ):
             _try(config, sample, Path(folder), findings, device, console)
     return findings
 
@@ -276,10 +282,11 @@ def _try(
     architecture, chosen, reasons = choose(config, pairs=pairs, tokens=tokens, vocab_sizes=sizes)
     findings.lines.extend(reasons)
     check_memory(architecture, min(chosen.batch_tokens, tokens), device)
+    parameters = sum(map(math.prod, measure(architecture)[0].values()))
+    say(console, f"timing some steps of a model of {parameters:,} parameters")
     _, lines = measure_steps(config, data, architecture, chosen, device)
     findings.lines.extend(lines)
-    shapes, _ = measure(architecture)
-    weights = 4 * sum(map(math.prod, shapes.values()))
+    weights = 4 * parameters
     # Checkpoints hold the weights and Adam's two moments: the last ones, the best, one being made.
     checkpoints = 3 * weights * (chosen.average_last + 2) + weights
     encoded = sum(p.stat().st_size for p in (folder / "data").rglob("*") if p.is_file())

@@ -41,14 +41,14 @@ _SUMMED = {"config.json", "model.safetensors", "training.safetensors", "training
 class State(Settings, frozen=False):
     """Where a training stands, weights aside; the order of data and dropout follow from it."""
 
-    step: int = Field(0, ge=0)
-    epoch: int = Field(0, ge=0)
-    position: int = Field(0, ge=0)
+    step: int = Field(0, ge=0, le=10**9)
+    epoch: int = Field(0, ge=0, le=10**18)
+    position: int = Field(0, ge=0, le=10**18)
     """Steps of this epoch that are done."""
-    best_step: int = Field(0, ge=0)
+    best_step: int = Field(0, ge=0, le=10**9)
     best_bleu: float = -1.0
     best_loss: float = Field(math.inf, ge=0, allow_inf_nan=True)
-    stale: int = Field(0, ge=0)
+    stale: int = Field(0, ge=0, le=10**9)
     """Validations since the best one."""
     validated: list[int] = Field(default_factory=list)
     """Steps of the last `average_last` validations."""

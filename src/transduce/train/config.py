@@ -46,23 +46,23 @@ class TrainSettings(Settings):
     max_steps: int | None = Field(None, gt=0, le=10**9)
     batch_tokens: int | None = Field(None, gt=0, le=10**18)
     accumulate: int = Field(1, gt=0, le=10**9)
-    learning_rate_scale: float | None = Field(None, gt=0)
+    learning_rate_scale: float | None = Field(None, gt=0, le=1e30)
     warmup: int | None = Field(None, gt=0, le=10**9)
     adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
-    adam_epsilon: float = Field(1e-9, gt=0)
+    adam_epsilon: float = Field(1e-9, gt=0, le=1)
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    clip_norm: float = Field(0.0, ge=0)
+    clip_norm: float = Field(0.0, ge=0, le=1e9)
     """Largest norm of the gradient; 0 does not clip, as in the paper."""
-    validate_every: int | None = Field(None, gt=0)
-    save_every: int | None = Field(None, gt=0)
-    log_every: int = Field(50, gt=0)
+    validate_every: int | None = Field(None, gt=0, le=10**9)
+    save_every: int | None = Field(None, gt=0, le=10**9)
+    log_every: int = Field(50, gt=0, le=10**9)
     ema_decay: float = Field(0.0, ge=0, lt=1)
     """Validate and save a moving average of the weights, which keeps this share of itself a step
     (Polyak & Juditsky 1992); at step t at most (1 + t) / (10 + t), as in Marian, so that the first
     weights are soon forgotten. 0 averages nothing, as in the paper."""
-    average_last: int = Field(5, gt=0)
+    average_last: int = Field(5, gt=0, le=10**9)
     """How many of the last validated checkpoints are kept and averaged at the end."""
-    patience: int = Field(8, ge=0)
+    patience: int = Field(8, ge=0, le=10**9)
     """Validations in a row without a better BLEU before training stops; 0 never stops early."""
     beam: int = Field(4, gt=0, le=1000)
     alpha: float = Field(0.6, ge=0, le=10)
@@ -99,6 +99,9 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _one_kind_of_text(self) -> "TrainConfig":
+        for name, path in {"out": self.out, **self.text_files()}.items():
+            if "\0" in str(path):
+                raise SettingsError(f"{name} = {str(path)!r}: a file's name has no NUL in it")
         for kind, source, target, tsv in (
             ("", self.source, self.target, self.tsv),
             ("valid-", self.valid_source, self.valid_target, self.valid_tsv),

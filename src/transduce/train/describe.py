@@ -1,6 +1,5 @@
 """What a finished model tells of itself: parts and size, scores, text, and its place in a run."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -8,13 +7,11 @@ from typing import Any
 
 from transduce import bundle
 from transduce.errors import BundleError
-from transduce.files import plain, read_plain, sha256
+from transduce.files import last_json_line, read_plain, sha256
 from transduce.train.card import SCORES, TEXT
 
 _LARGEST_CARD = 1 << 18
 _LINES_OF_A_CARD = 20
-_END_OF_METRICS = 1 << 16
-"""Bytes of metrics.jsonl in which its last record is looked for; one has some two hundred."""
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -88,7 +85,10 @@ def _run(folder: Path) -> dict[str, Any] | None:
     metrics = run / "metrics.jsonl"
     if folder.parent.name != "checkpoints" or not metrics.is_file():
         return None
-    last = _last_record(metrics)
+    try:
+        last = last_json_line(metrics, "step")
+    except OSError:
+        last = {}
     return {
         "folder": str(run),
         "step": step_of(folder),
@@ -96,21 +96,3 @@ def _run(folder: Path) -> dict[str, Any] | None:
         "finished": bool(last.get("finished")),
         "best": (run / "best").resolve() == folder,
     }
-
-
-def _last_record(path: Path) -> dict[str, Any]:
-    """The last whole record of a metrics.jsonl; empty where none is found near its end."""
-    try:
-        with plain(path).open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _END_OF_METRICS))
-            lines = file.read(_END_OF_METRICS).split(b"\n")
-    except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):  # a kill has cut it short, or somebody was here
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            return record
-    return {}

@@ -3,7 +3,6 @@
 import json
 import math
 import time
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
+from transduce.errors import RunError
 from transduce.evaluate import Score
-from transduce.files import printable, read_json_lines, whole_file
+from transduce.files import last_json_line, printable, read_json_lines, whole_file
 from transduce.progress import Board, duration, say
 from transduce.tensorboard import EventWriter
 from transduce.train.config import TrainConfig
@@ -145,14 +145,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def last_record(path: Path) -> dict[str, Any]:
-    """Return the last record of a metrics.jsonl; empty if it has none."""
-    return next(iter(deque(_records(path), maxlen=1)), {})
+    """Return the last record of a metrics.jsonl; empty if it has none near its end."""
+    return last_json_line(path, "step") if path.exists() else {}
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    for record in read_json_lines(path) if path.exists() else ():
-        if isinstance(record.get("step"), int):
-            yield record
+    try:
+        for record in read_json_lines(path) if path.exists() else ():
+            if isinstance(record.get("step"), int):
+                yield record
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}; remove it, or name another --out") from None
 
 
 def _cut(path: Path, step: int) -> None:

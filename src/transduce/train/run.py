@@ -144,7 +144,12 @@ def read(folder: Path) -> Record | None:
         if (found := tree.get("format")) != FORMAT:
             raise RunError(f"{path} has format {found!r:.60}; this version reads {FORMAT}")
         return validate(Record, tree)
-    except (OSError, ValueError, SettingsError) as error:
+    except SettingsError as error:
+        raise RunError(
+            f"{path} was made by another version of transduce, or is damaged ({error}); "
+            "name another --out"
+        ) from None
+    except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}); name another --out") from None
 
 

@@ -16,7 +16,7 @@ from transduce import tensorboard
 from transduce.bundle import Bundle
 from transduce.data.batching import collate, plan
 from transduce.device import bf16_pays, choose_device, enough_memory, peak_memory, set_threads
-from transduce.errors import DataError, RunError
+from transduce.errors import DataError, RunError, SettingsError
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
@@ -44,6 +44,8 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
         DataError, TokenizerError, SettingsError, RunError, DeviceError: see `transduce.errors`.
         Stopped: SIGINT or SIGTERM came; what there was to save is saved, the same call goes on.
     """
+    if not isinstance(config, TrainConfig):
+        raise SettingsError(f"train takes a TrainConfig, not {type(config).__name__}")
     console = console or Console(quiet=True)
     folder = config.out
     if config.tensorboard:
