@@ -401,7 +401,10 @@ def test_a_wrong_usage_tells_what_may_have_been_meant(tmp_path: Path):
         (("evaluate", "--hypotheses"), "; possible options: --hypothesis (see transduce evaluate"),
         (("translate", "m", "--helpp"), "No such option: --helpp (see transduce translate --help)"),
         (("train", "--max-steps", "9"), "--max-steps; did you mean --set train.max_steps=...? (s"),
-        (("translate", "m", "--max-steps", "9"), "No such option: --max-steps; possible options: --max-length (see transduce tr"),
+        (
+            ("translate", "m", "--max-steps", "9"),
+            "--max-steps; possible options: --max-length (see transduce tr",
+        ),
         (("train", "--seed", "x"), "Invalid value for '--seed': 'x' is not a valid integer"),
         (("check", "a", tmp_path / "some.de"), "); text is given with --source and --target, or"),
         (("check", "a", "b"), "Got unexpected extra argument (b) (see transduce check --help)"),
