@@ -623,6 +623,63 @@ def test_a_link_beside_a_file_to_write_is_not_written_through(tmp_path: Path):
     assert not (tmp_path / "out").is_symlink()
 
 
+def test_what_lies_beside_an_output_is_not_touched(tmp_path: Path):
+    for name in (".out.part", ".out.old.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "secret").write_text(SECRET)
+    before = snapshot(tmp_path)
+    with whole_file(tmp_path / "out") as file:
+        file.write("new")
+    (tmp_path / "out").unlink()
+    with whole_folder(tmp_path / "out", replace=False):
+        pass
+    (tmp_path / "out").rmdir()
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_what_came_meanwhile_is_not_replaced(tmp_path: Path, kind: str):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "secret").write_text(SECRET)
+    before, out = snapshot(tmp_path / "mine"), tmp_path / "out"
+
+    def make() -> None:
+        with whole_folder(out, replace=False) as beside:
+            (beside / "new").touch()
+            if kind == "file":
+                out.write_text(SECRET)
+            elif kind == "folder":
+                shutil.copytree(tmp_path / "mine", out)
+            else:
+                out.symlink_to("mine")
+
+    with pytest.raises(OSError, match="irectory"):
+        make()
+    assert snapshot(tmp_path / "mine") == before
+    assert (out.is_file(), out.is_symlink()) == (kind == "file", kind == "link")
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "out"}
+    assert kind != "folder" or snapshot(out) == before
+
+
+def test_an_output_is_as_the_umask_says(tmp_path: Path):
+    before = os.umask(0o027)
+    try:
+        with whole_file(tmp_path / "file"), whole_folder(tmp_path / "folder", replace=False):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o750
+
+
+def test_links_in_a_circle_are_an_error_and_stay(tmp_path: Path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"), whole_file(tmp_path / "a"):
+        pass
+    assert (tmp_path / "a").is_symlink()
+
+
 def test_what_cannot_take_its_name_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def rename(path: Path, target: Path) -> Path:
         if path.name == ".made.part":

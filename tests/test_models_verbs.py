@@ -122,7 +122,7 @@ def test_what_cannot_be_averaged_is_refused_and_nothing_is_written(run: Path, tm
         with pytest.raises(kind, match=match):
             transduce("average", *words, "--out", out)
         assert out.exists() == before
-        assert not (tmp_path / ".mean.part").exists()
+        assert not list(tmp_path.glob(".*.part"))
 
     has = r"has 4 checkpoints \(steps 900, 1,000, 9,000, 10,000\), --last asks for 5"
     refused(has, run, "--last", "5")
@@ -154,6 +154,23 @@ def test_numbers_that_are_not_finite_are_not_averaged(run: Path, tmp_path: Path)
     with pytest.raises(BundleError, match=rf"^{path}: .* not finite"):
         transduce("average", run, "--last", "3", "--out", tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
+
+
+def test_two_at_once_do_not_take_each_others_result(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def meanwhile(*arguments: object, **named: object) -> None:
+        original(*arguments, **named)
+        monkeypatch.setattr(bundle, "save", original)
+        transduce("average", run, "--last", "1", "--out", tmp_path / "mean")
+
+    original = bundle.save
+    monkeypatch.setattr(bundle, "save", meanwhile)
+    with pytest.raises(BundleError, match="something has just taken its name"):
+        transduce("average", run, "--last", "2", "--out", tmp_path / "mean")
+    config = json.loads((tmp_path / "mean" / "config.json").read_text())
+    assert len(config["average_of"]) == 1
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_checkpoint_with_a_flipped_bit_is_not_averaged(run: Path, tmp_path: Path):

@@ -356,9 +356,65 @@ def test_a_part_that_lost_bytes_or_its_record_is_not_trusted(tmp_path: Path):
     with pytest.raises(DataError, match="format 2"), unfinished(out, ABOUT, resume=True):
         pass
     record.unlink()
+    for resume in (False, True):
+        with pytest.raises(DataError, match="no record"), unfinished(out, ABOUT, resume=resume):
+            pass
+    assert part.read_bytes() == b"x\nx"
+    part.write_bytes(b"")
     with unfinished(out, ABOUT, resume=True) as again:
         assert again.lines == 0
     assert out.read_bytes() == b""
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", sorted(UNFINISHED))
+def test_a_users_own_file_of_that_name_is_not_taken(tmp_path: Path, name: str, resume: bool):
+    (tmp_path / name).write_text("mine")
+    with (
+        pytest.raises(DataError, match=rf"{name} is .*remove it"),
+        unfinished(tmp_path / "out", ABOUT, resume=resume),
+    ):
+        pass
+    assert (tmp_path / name).read_text() == "mine"
+    assert names(tmp_path) == {name}
+
+
+def test_what_is_started_afresh_always_has_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A kill between any two of its steps: the next call knows the part for its own."""
+    out = interrupted(tmp_path)
+    part, record = (tmp_path / name for name in sorted(UNFINISHED))
+    kept = part.read_bytes(), record.read_bytes()
+    steps = ["transduce.decode.resume.write_whole", "pathlib.Path.unlink", "os.fsync"]
+    for step in steps:
+        part.write_bytes(kept[0])
+        record.write_bytes(kept[1])
+
+        class Killed(BaseException):
+            pass
+
+        def kill(*_: object, **__: object) -> None:
+            raise Killed
+
+        with monkeypatch.context() as patch, suppress(Killed):
+            patch.setattr("transduce.decode.resume._leave", kill)
+            patch.setattr(step, kill)
+            with unfinished(out, ABOUT, resume=False):
+                raise Killed
+        with unfinished(out, ABOUT, resume=False) as again:
+            assert again.lines == 0
+        assert names(tmp_path) == {"out"}
+
+
+def test_links_in_a_circle_are_no_output(tmp_path: Path):
+    (tmp_path / "out").symlink_to("out")
+    with (
+        pytest.raises(OSError, match="symbolic links"),
+        unfinished(tmp_path / "out", ABOUT, resume=False),
+    ):
+        pass
+    assert names(tmp_path) == {"out"}
 
 
 def test_of_nothing_nothing_is_kept(tmp_path: Path):

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Generator, Iterator, Sequence
@@ -27,13 +28,19 @@ _END_OF_RECORDS = 1 << 16
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Generator[Path]:
+def whole_folder(folder: Path, *, replace: bool = True) -> Generator[Path]:
     """Yield a folder beside `folder` to fill; at the end it takes that name, on disk and complete.
 
-    An error or a kill leaves nothing under the final name; what an earlier kill left is replaced.
+    An error or a kill leaves nothing under the final name. To replace what is there, and what an
+    earlier kill left beside, the place has to be ours alone, as a run is while it is locked.
+    Without `replace` nothing is touched that was there, or came meanwhile (an empty folder may go).
+
+    Raises:
+        OSError: it cannot be written; without `replace`, something has taken its name.
     """
-    beside = folder.with_name(f".{folder.name}.part")
-    gone = folder.with_name(f".{folder.name}.old.part")
+    unique = "" if replace else f".{secrets.token_hex(4)}"
+    beside = folder.with_name(f".{folder.name}{unique}.part")
+    gone = folder.with_name(f".{folder.name}{unique}.old.part")
     remove(beside)
     remove(gone)
     beside.mkdir(parents=True)
@@ -41,7 +48,9 @@ def whole_folder(folder: Path) -> Generator[Path]:
         yield beside
         for path in [*beside.rglob("*"), beside]:
             flush(path)
-        if os.path.lexists(folder):  # removed under its name, a kill might leave half of it
+        if replace and os.path.lexists(
+            folder
+        ):  # removed under its name, a kill might leave half of it
             folder.rename(gone)
         beside.rename(folder)
     finally:
@@ -56,17 +65,24 @@ def whole_folder(folder: Path) -> Generator[Path]:
 def whole_file(path: Path, *, follow: bool = True) -> Generator[TextIO]:
     """Yield a text file to write; its name only ever shows all of the old or all of the new.
 
-    A device or a pipe is written to directly; a link is followed, or else replaced.
+    A device or a pipe is written to directly. A link is followed; or else it is replaced, as is
+    what an earlier kill left beside: the place has to be ours alone.
+
+    Raises:
+        OSError: it cannot be written; a link leads round in a circle.
     """
-    path = path.resolve() if follow else path
-    if follow and path.exists() and not path.is_file():
+    if follow and path.exists() and not path.is_file():  # as named: a pipe may have no other name
         with path.open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
-    beside = path.with_name(f".{path.name}.part")
-    try:
+    path = followed(path) if follow else path
+    unique = f".{secrets.token_hex(4)}" if follow else ""
+    beside = path.with_name(f".{path.name}{unique}.part")
+    if not follow:
         beside.unlink(missing_ok=True)
-        with beside.open("x", encoding="utf-8", newline="\n") as file:  # never through a link
+    made = beside.open("x", encoding="utf-8", newline="\n")  # never through a link
+    try:
+        with made as file:
             yield file
         flush(beside)
         beside.replace(path)
@@ -79,6 +95,18 @@ def write_whole(path: Path, text: str) -> None:
     """Write a small text file, whole; a link in its place is replaced, not followed."""
     with whole_file(path, follow=False) as file:
         file.write(text)
+
+
+def followed(path: Path) -> Path:
+    """Return where a path leads, whether there is something or not.
+
+    Raises:
+        OSError: round in a circle.
+    """
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return real
 
 
 def remove(path: Path) -> None:

@@ -25,7 +25,7 @@ import torch
 
 from transduce.config import differences
 from transduce.errors import BundleError, DataError
-from transduce.files import flush, lock, plain, read_json, sha256, write_whole
+from transduce.files import flush, followed, lock, plain, read_json, sha256, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +81,9 @@ class Part:
         self._record = record
         self._file = file
         self._about = about
-        if not self.lines:  # before the part changes: a kill must not leave a record that lies
-            record.unlink(missing_ok=True)
-        file.truncate(done["bytes"])
         file.seek(done["bytes"])
-        self.record()
+        self.record()  # before the part changes: a kill must not leave a record that lies, or none
+        file.truncate(done["bytes"])
 
     def add(self, text: str, lines: int) -> None:
         """Append the translations of the next lines, a window; from time to time record them."""
@@ -125,16 +123,20 @@ def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[
             `resume` it is complete, see `complete`.
         OSError: it cannot be written.
     """
-    path = path.resolve()
+    path = followed(path)
     beside = path.with_name(f".{path.name}.unfinished")
     record = path.with_name(f".{path.name}.unfinished.json")
     if not os.path.lexists(beside):  # then the record, if any, was left by a kill at the very end
+        _read(record)  # is it one?
         record.unlink(missing_ok=True)
         if resume and path.exists():
             raise DataError(f"--output {path}: another process has just completed it")
     with _open(beside) as file:
         _hold(file, beside, path)
-        done = _read(record) if resume else _NOTHING
+        done = _read(record)
+        if file.tell() and done is _NOTHING:
+            raise DataError(f"{beside} is of no translation: it has no record beside; remove it")
+        done = done if resume else _NOTHING
         if done["lines"]:
             _check(done, about, path, file.tell())
         elif record.exists() and not resume:
@@ -207,7 +209,7 @@ def _read(record: Path) -> dict[str, Any]:
     counts = type(lines) is int and type(size) is int and 0 <= lines <= size  # each has an LF
     parts = [done.get("work"), done.get("place")]
     if not counts or not all(part and isinstance(part, dict) for part in parts):
-        raise DataError(f"{record} is damaged; leave out --resume to start afresh")
+        raise DataError(f"{record} is damaged; remove it and {record.stem} to start afresh")
     return done
 
 

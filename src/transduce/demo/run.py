@@ -79,7 +79,7 @@ def demo(out: Path, console: Console) -> float:
 def _write_corpus(folder: Path) -> dict[str, str]:
     """Write {train,valid,test}.{en,fr} if they are not there; return the settings for them."""
     if not folder.exists():
-        with whole_folder(folder) as beside:
+        with whole_folder(folder, replace=False) as beside:
             for name, sentences in corpus(SEED)._asdict().items():
                 for language, side in (("en", "source"), ("fr", "target")):
                     lines = "".join(getattr(sentence, side) + "\n" for sentence in sentences)

@@ -54,10 +54,11 @@ def write_average(models: list[Path], out: Path, last: int | None = None) -> lis
             bundle.load_weights(mean.model, folder / "model.safetensors")
         raise
     try:
-        with whole_folder(out) as beside:
+        with whole_folder(out, replace=False) as beside:
             bundle.save(beside, mean, card, sources=sources)
     except OSError as error:
-        raise BundleError(f"--out {out} cannot be written: {error.strerror}") from None
+        why = "something has just taken its name" if os.path.lexists(out) else error.strerror
+        raise BundleError(f"--out {out} cannot be written: {why}") from None
     return sources
 
 
