@@ -704,7 +704,7 @@ def test_memory_is_not_taken_for_what_a_file_may_have(tmp_path: Path):
     assert most < 1 << 20
 
 
-def test_a_record_without_end_takes_no_memory(tmp_path: Path):
+def test_a_record_without_end_takes_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + b" " * 50_000_000 + b'\n{"step": 2}\n')
     tracemalloc.start()
@@ -712,6 +712,7 @@ def test_a_record_without_end_takes_no_memory(tmp_path: Path):
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 10 << 20
+    assert [", line 2 is no record" in told for told in caplog.messages] == [True]
     assert last_json_line(path, "step") == {"step": 2}
 
 
