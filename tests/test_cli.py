@@ -293,6 +293,56 @@ def test_standard_error_may_be_closed(model: Path, tmp_path: Path):
     assert (tmp_path / "out").read_bytes() == transduce("translate", model, text=b"a b\n").out
 
 
+def test_an_output_may_be_a_pipe_by_any_name(model: Path, tmp_path: Path):
+    (tmp_path / "text").write_text("a b\n")
+    text = str(tmp_path / "text")
+    found = started("translate", model, text, "--output", "/dev/stdout")
+    assert (found.returncode, found.stdout) == (0, transduce("translate", model, text).out)
+    found = started(
+        "evaluate", "--hypothesis", text, "--reference", text, "--output", "/dev/stdout"
+    )
+    assert found.returncode == 0
+    assert found.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "translate NAME",
+        "translate MODEL NAME",
+        "translate MODEL TEXT --output NAME",
+        "evaluate --hypothesis TEXT --reference NAME",
+        "evaluate --hypothesis TEXT --reference TEXT --output NAME",
+        "score MODEL --source TEXT --target NAME",
+        "info NAME",
+        "average NAME --out OUT",
+        "average MODEL --out NAME",
+        "check --source NAME --target TEXT",
+        "check --source TEXT --target TEXT --out NAME",
+        "train --source NAME --target TEXT --out OUT",
+        "train --source TEXT --target TEXT --out NAME",
+        "train NAME",
+    ],
+)
+@pytest.mark.parametrize("kind", ["too long", "circle"])
+def test_a_name_that_cannot_be_is_told_in_a_line(
+    model: Path, tmp_path: Path, words: str, kind: str
+):
+    """All verbs, and of each every place for a name."""
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "text").write_text("a b\n")
+    name = tmp_path / ("x" * 300 if kind == "too long" else "circle")
+    places = {"NAME": name, "MODEL": model, "TEXT": tmp_path / "text", "OUT": tmp_path / "out"}
+    found = transduce(*(places.get(word, word) for word in words.split()))
+    assert found.status == 2
+    errors = [line for line in found.errors.splitlines() if line.startswith("error: ")]
+    assert str(name) in errors[0]
+    assert "cannot be written" not in errors[0] or "--out NAME" in words
+    assert "Traceback" not in found.errors
+    assert words.startswith("check") or len(errors) == 1
+    assert (tmp_path / "circle").is_symlink()
+
+
 def test_names_of_files_do_nothing_to_a_terminal(tmp_path: Path):
     name = tmp_path / "a\x1b[31m\nb"
     name.write_text("a b , c\n")

@@ -42,6 +42,11 @@ def main() -> None:
         typer.echo(f"error: {printable(str(error))}", err=True)
     except UsageError as error:
         typer.echo(f"error: {explain(error)}", err=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # the last resort: where it could tell more, the verb does
+        what = "" if error.filename is None else f"{error.filename}: "
+        typer.echo(f"error: {printable(f'{what}{error.strerror}')}", err=True)
     except Stopped as stopped:
         typer.echo(str(stopped), err=True)
         sys.exit(75)

@@ -157,11 +157,16 @@ def check_regular(option: str, path: Path) -> None:
     """See that a text is not a pipe, a device or a folder, if it is there.
 
     Raises:
-        DataError: it is.
+        DataError: it is, or nobody can say.
     """
-    if path.is_dir():
+    try:
+        folder = path.is_dir()
+        regular = path.is_file() or not path.exists()
+    except OSError as error:  # a name that is too long
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    if folder:
         raise DataError(f"{option} {path} is a folder, not a text file")
-    if path.exists() and not path.is_file():
+    if not regular:
         raise DataError(
             f"{option} {path} is not a regular file; training reads a text more than once, so save "
             "it first"

@@ -4,6 +4,7 @@ RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> chec
 """
 
 import json
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,8 +71,8 @@ def check_usable(folder: Path) -> None:
         str(folder).encode("utf-8")
     except UnicodeEncodeError:
         raise RunError(f"--out {folder}: safetensors writes only where names are UTF-8") from None
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"--out {folder} is a file; name a folder")
+    if os.path.lexists(folder) and not folder.is_dir():  # links that lead nowhere too
+        raise RunError(f"--out {folder} is not a folder; name one")
     if folder.exists() and any(folder.iterdir()) and not _is_ours(folder / "lock"):
         raise RunError(f"--out {folder} exists and is not a training run; name another folder")
     checkpoints = [path.relative_to(folder) for path in (folder / "checkpoints").glob("step-*")]
