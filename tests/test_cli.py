@@ -298,11 +298,10 @@ def test_an_output_may_be_a_pipe_by_any_name(model: Path, tmp_path: Path):
     text = str(tmp_path / "text")
     found = started("translate", model, text, "--output", "/dev/stdout")
     assert (found.returncode, found.stdout) == (0, transduce("translate", model, text).out)
-    found = started(
-        "evaluate", "--hypothesis", text, "--reference", text, "--output", "/dev/stdout"
-    )
+    words = ["--source", text, "--reference", text, "--output", "/dev/stdout"]
+    found = started("evaluate", model, *words)
     assert found.returncode == 0
-    assert found.stdout
+    assert found.stdout.startswith(transduce("translate", model, text).out)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +311,7 @@ def test_an_output_may_be_a_pipe_by_any_name(model: Path, tmp_path: Path):
         "translate MODEL NAME",
         "translate MODEL TEXT --output NAME",
         "evaluate --hypothesis TEXT --reference NAME",
-        "evaluate --hypothesis TEXT --reference TEXT --output NAME",
+        "evaluate MODEL --source TEXT --reference TEXT --output NAME",
         "score MODEL --source TEXT --target NAME",
         "info NAME",
         "average NAME --out OUT",
