@@ -294,7 +294,7 @@ def test_what_cannot_be_evaluated_is_one_line(folder: Path, tmp_path: Path):
         ((model, "--tsv", nothing), "has no text to compare with"),
         (("--hypothesis", latin, "--reference", latin), "latin, line 2"),
         ((model, "--tsv", one_column), "one.tsv, line 2: 1 column instead of 2"),
-        ((hyp, "--source", ref, "--reference", ref), "hyp is not a model"),
+        ((hyp, "--source", ref, "--reference", ref), "hyp is a file, not a model"),
         ((tmp_path / "m", "--source", ref, "--reference", ref), "no such model"),
         ((model, "--source", ref, "--reference", ref, "--beam", "0"), "beam = 0"),
         ((model, "--source", ref, "--reference", ref, "--device", "abacus"), "abacus"),

@@ -364,8 +364,13 @@ def test_differences_are_the_same_from_both_sides(drawn: tuple[type[Settings], d
     changed = sorted(name for name in before if before[name] != after[name])
     assert differences(old, old) == []
     assert (differences(old, new) == []) == (one == other)
-    assert differences(old, new) == [f"{n} was {before[n]!r}, is {after[n]!r}" for n in changed]
-    assert differences(new, old) == [f"{n} was {after[n]!r}, is {before[n]!r}" for n in changed]
+
+    def told(value: object) -> str:
+        return "not given" if value is None else repr(value)
+
+    pairs = [(n, told(before[n]), told(after[n])) for n in changed]
+    assert differences(old, new) == [f"{n} was {one}, is {other}" for n, one, other in pairs]
+    assert differences(new, old) == [f"{n} was {other}, is {one}" for n, one, other in pairs]
 
 
 # the model's settings

@@ -1,5 +1,6 @@
 """What disks, people and closed terminals do to a run is told in a line and made no worse."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -160,5 +161,9 @@ def test_what_is_read_more_than_once_has_to_be_a_file(tmp_path: Path):
     reversals(tmp_path, pairs=30)
     (tmp_path / "text.src").unlink()
     (tmp_path / "text.src").mkdir()
+    with pytest.raises(DataError, match="is a folder, not a text file"):
+        train(settings(tmp_path))
+    (tmp_path / "text.src").rmdir()
+    os.mkfifo(tmp_path / "text.src")
     with pytest.raises(DataError, match="not a regular file"):
         train(settings(tmp_path))

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 import torch
-from command import refused
+from command import refused, transduce
 from hypothesis import given
 from hypothesis import strategies as st
 from test_translator import WORDS
