@@ -456,7 +456,7 @@ def test_a_wrong_usage_tells_what_may_have_been_meant(tmp_path: Path):
         ),
         (("train", "--seed", "x"), "Invalid value for '--seed': Input should be a valid integer"),
         (("check", "a", tmp_path / "some.de"), "); text is given with --source and --target, or"),
-        (("check", "a", "b"), "Got unexpected extra argument (b) (see transduce check --help)"),
+        (("check", "a", "b"), "(b) (see transduce check --help)"),
         (("fly",), "No such command 'fly'. (see transduce --help)"),
     ):
         assert expected in refused(*words), words

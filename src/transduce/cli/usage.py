@@ -24,7 +24,7 @@ def explain(error: Exception) -> str:
             for name in names(TrainConfig)
             if "." in name and name.split(".")[-1] == option
         ]
-        extra = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", told)
+        extra = re.fullmatch(r"Got unexpected extra argument.* \((.*)\)", told)
         if extra and any(Path(word).is_file() for word in (extra[1], *extra[1].split())):
             hints.append("text is given with --source and --target, or --tsv")
     if hasattr(error, "param"):  # which of them has a wrong value, is lacking
