@@ -186,7 +186,10 @@ def test_killed_and_resumed_it_ends_with_the_same_bytes(
     assert errors.count("not UTF-8") == 1
     again = transduce("translate", *words, "--resume")  # a loop until it succeeds comes to an end
     assert again.status == 0
-    assert "out is complete; to translate again leave out --resume" in again.errors
+    assert (
+        "out is there, with no unfinished part: to translate again leave out --resume"
+        in again.errors
+    )
     assert (tmp_path / "out").read_bytes() == whole.read_bytes()
 
 

@@ -88,7 +88,10 @@ def translate(  # noqa: PLR0913 - one parameter an option
     elif resume:
         raise SettingsError("--resume needs FILE and --output, both of them regular files")
     if output and resume and complete(output):
-        say(context.obj, f"{output} is complete; to translate again leave out --resume")
+        say(
+            context.obj,
+            f"{output} is there, with no unfinished part: to translate again leave out --resume",
+        )
         return
     translator = Translator.load(*folders, device=where)
     if file is None and sys.stdin and sys.stdin.isatty():
