@@ -3,6 +3,13 @@
 import random
 from pathlib import Path
 
+import pytest
+
+from transduce import train
+from transduce.errors import Stopped
+from transduce.train import loop as loop_module
+from transduce.train.config import TrainConfig
+
 SMALL = {
     "model": {
         "preset": "tiny",
@@ -48,3 +55,18 @@ def reversals(folder: Path, *, pairs: int = 300, seed: int = 1) -> tuple[Path, P
     source.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
     target.write_text("".join(" ".join(line[::-1]) + "\n" for line in lines), encoding="utf-8")
     return source, target
+
+
+def stop_after(step: int, config: TrainConfig) -> None:
+    """Train, and stop as soon as a step is saved."""
+
+    def save(training, score):
+        original(training, score)
+        if training.state.step == step:
+            raise Stopped
+
+    original = loop_module._save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_module, "_save", save)
+        with pytest.raises(Stopped):
+            train(config)

@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from corpora import SMALL, SMALL_OPTIONS, reversals
+from corpora import SMALL, SMALL_OPTIONS, reversals, stop_after
 
 from transduce import train
 from transduce.config import validate
-from transduce.errors import DataError, RunError, SettingsError, Stopped
+from transduce.errors import DataError, RunError, SettingsError
 from transduce.train import checkpoint
-from transduce.train import loop as loop_module
 from transduce.train.config import TrainConfig
 from transduce.train.monitor import read_metrics
 
@@ -28,17 +27,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus and a run that was stopped at step 10 of 20."""
     folder = tmp_path_factory.mktemp("damage")
     reversals(folder)
-
-    def save(training, score):
-        original(training, score)
-        if training.state.step == 10:
-            raise Stopped
-
-    original = loop_module._save
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop_module, "_save", save)
-        with pytest.raises(Stopped):
-            train(settings(folder))
+    stop_after(10, settings(folder))
     assert checkpoint.steps(folder / "run") == [5, 10]
     return folder
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from corpora import SMALL, reversals
+from corpora import SMALL, reversals, stop_after
 from hypothesis import given, strategies
 from safetensors.torch import load_file, save_file
 
@@ -24,7 +24,7 @@ from transduce import bundle, train
 from transduce.bundle import Bundle
 from transduce.cli.models import describe
 from transduce.config import validate
-from transduce.errors import BundleError, RunError, Stopped, TransduceError
+from transduce.errors import BundleError, RunError, TransduceError
 from transduce.evaluate import Score
 from transduce.files import (
     last_json_line,
@@ -39,7 +39,6 @@ from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import TokenizerConfig, train_tokenizer
 from transduce.train import checkpoint
-from transduce.train import loop as loop_module
 from transduce.train.config import TrainConfig
 from transduce.train.loop import Result
 
@@ -347,17 +346,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus and a run that was stopped at step 10 of 20."""
     folder = tmp_path_factory.mktemp("runs")
     reversals(folder)
-
-    def save(training, score):
-        original(training, score)
-        if training.state.step == 10:
-            raise Stopped
-
-    original = loop_module._save
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop_module, "_save", save)
-        with pytest.raises(Stopped):
-            train(settings(folder))
+    stop_after(10, settings(folder))
     return folder
 
 
