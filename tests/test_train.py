@@ -287,7 +287,7 @@ def test_accumulated_gradients_are_those_of_one_batch(size: int):
             CHOSEN,
             learning_rate=0.1,
             seed=1,
-            bf16=False,
+            working=model,
         )
         gradients.append(kept)
         losses.append(result.loss / result.tokens)
@@ -312,7 +312,7 @@ def test_the_loss_of_a_step_is_pytorchs_without_smoothing(smoothing: float):
     for batches in ([batch], [collate([pair]) for pair in pairs]):
         model, optimizer = small_model()
         result = train_step(
-            model, optimizer, batches, chosen, learning_rate=0.1, seed=1, bf16=False
+            model, optimizer, batches, chosen, learning_rate=0.1, seed=1, working=model
         )
         assert result.tokens == 3 + 5
         assert result.loss == pytest.approx(float(expected), rel=1e-5)
@@ -344,7 +344,7 @@ def test_an_empty_source_spoils_nothing_beside_it():
         optimizer.step = lambda: kept.extend(p.grad.clone() for p in model.parameters())
         batches = [collate(group) for group in groups]
         result = train_step(
-            model, optimizer, batches, CHOSEN, learning_rate=0.1, seed=1, bf16=False
+            model, optimizer, batches, CHOSEN, learning_rate=0.1, seed=1, working=model
         )
         assert result.applied
         return kept
@@ -368,7 +368,7 @@ def test_targets_that_cannot_be_foreseen_are_learnt_only_by_who_sees_them(seen: 
         if seen:  # what a decoder would be given that is not shifted, or not masked
             batch = batch._replace(decoder_input=batch.labels)
         result = train_step(
-            model, optimizer, [batch], CHOSEN, learning_rate=0.01, seed=step, bf16=False
+            model, optimizer, [batch], CHOSEN, learning_rate=0.01, seed=step, working=model
         )
         losses.append(result.loss / result.tokens)
     # Six tokens of 46 that are equally likely, and an end whose place is known.
@@ -384,7 +384,7 @@ def test_a_step_that_is_not_finite_leaves_the_weights_alone():
         model.encoder[0].feed_forward.inner.weight[0, 0] = float("nan")
     before = [p.clone() for p in model.parameters()]
     batch = collate([([5, 6], [7, 8])])
-    result = train_step(model, optimizer, [batch], CHOSEN, learning_rate=0.1, seed=1, bf16=False)
+    result = train_step(model, optimizer, [batch], CHOSEN, learning_rate=0.1, seed=1, working=model)
     assert not result.applied
     assert not optimizer.state
     for old, new in zip(before, model.parameters(), strict=True):
@@ -396,7 +396,7 @@ def test_a_gradient_that_is_not_finite_under_a_loss_that_is_leaves_the_weights_a
     before = [p.clone() for p in model.parameters()]
     model.decoder[0].feed_forward.inner.weight.register_hook(lambda gradient: gradient / 0)
     batch = collate([([5, 6], [7, 8])])
-    result = train_step(model, optimizer, [batch], CHOSEN, learning_rate=0.1, seed=1, bf16=False)
+    result = train_step(model, optimizer, [batch], CHOSEN, learning_rate=0.1, seed=1, working=model)
     assert math.isfinite(result.loss)
     assert not result.applied
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))

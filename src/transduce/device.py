@@ -1,5 +1,6 @@
 """Which device, how many threads, and whether bfloat16 pays: what depends on the machine."""
 
+import ctypes
 import os
 import re
 import statistics
@@ -60,6 +61,34 @@ def enough_memory(kind: type[TransduceError], remedy: str) -> Generator[None]:
         if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
             raise
         raise kind(f"memory ran out, {remedy}") from None
+
+
+# Parameters of glibc's mallopt (malloc.h), with its defaults and what a training sets.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+_DEFAULTS = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 << 10, _TOP_PAD: 128 << 10}
+_KEPT = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _TOP_PAD: 64 << 20}
+
+
+@contextmanager
+def kept_memory() -> Generator[None]:
+    """Keep memory that is freed for what is asked for next; afterwards give it back.
+
+    Each step of a training frees what the next one asks for. Left to itself glibc returns large
+    pieces at once, and the system fills them with zeros anew: a third of a step. Elsewhere than on
+    glibc nothing changes.
+    """
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if not hasattr(library, "mallopt"):
+        yield
+        return
+    for parameter, value in _KEPT.items():
+        library.mallopt(parameter, value)
+    try:
+        yield
+    finally:
+        for parameter, value in _DEFAULTS.items():
+            library.mallopt(parameter, value)
+        library.malloc_trim(0)
 
 
 def machine_memory(device: torch.device) -> int:

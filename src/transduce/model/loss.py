@@ -1,9 +1,9 @@
-"""Label-smoothed cross-entropy as a sum over real tokens; training and tracing use it.
+"""Label-smoothed cross-entropy as a sum over real tokens; training takes it from fused_loss.py.
 
-Letters of the shapes: b sentences, t target positions, n = b t, V the target vocabulary.
+Letters of the shapes: b sentences, t target positions, V the target vocabulary.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -29,36 +29,8 @@ def smoothed_loss(
     exp(plain / tokens). Source: section 5.4; Szegedy et al. 2016, section 7, whose prior is uniform
     over all classes, the label's among them.
     """
-    return Loss(*_SmoothedLoss.apply(logits.flatten(0, 1), labels.flatten(), smoothing))
-
-
-class _SmoothedLoss(torch.autograd.Function):
-    """The sum, and its gradient softmax(logits) - target distribution without detours."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 - PyTorch's signature
-        logits: Float[Tensor, "n V"],
-        labels: Int[Tensor, " n"],
-        smoothing: float,
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        ctx.save_for_backward(log_probs, labels)
-        ctx.smoothing, ctx.dtype = smoothing, logits.dtype
-        real = labels != PAD
-        plain = -log_probs.gather(-1, labels[:, None]).squeeze(-1)[real].sum()
-        spread = -log_probs.mean(-1)[real].sum() if smoothing else torch.zeros_like(plain)
-        ctx.mark_non_differentiable(plain)
-        return (1 - smoothing) * plain + smoothing * spread, plain
-
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401 - PyTorch's signature
-        *gradients: Float[Tensor, ""],
-    ) -> tuple[Float[Tensor, "n V"], None, None]:
-        log_probs, labels = ctx.saved_tensors
-        target = torch.full_like(labels, ctx.smoothing - 1, dtype=log_probs.dtype)
-        result = log_probs.exp().sub_(ctx.smoothing / log_probs.shape[-1])
-        result.scatter_add_(-1, labels[:, None], target[:, None])
-        result *= ((labels != PAD) * gradients[0])[:, None]
-        return result.to(ctx.dtype), None, None
+    log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    log_probs = log_probs[labels != PAD]
+    plain = -log_probs.gather(-1, labels[labels != PAD][:, None]).sum()
+    spread = -log_probs.mean(-1).sum()
+    return Loss((1 - smoothing) * plain + smoothing * spread, plain.detach())

@@ -20,7 +20,7 @@ from transduce.ids import PAD
 from transduce.model.cache import Cache
 from transduce.model.config import TransformerConfig
 from transduce.model.initialise import glorot, normal
-from transduce.model.kernels import Dropout, fused_attention_pays
+from transduce.model.kernels import Dropout, Linear, fused_attention_pays
 
 
 def attention(
@@ -72,10 +72,13 @@ def attend(
     allowed: Bool[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "*batch q d_v"], Float[Tensor, "*batch q k"]]:
     """Equation (1) without its checks: for callers whose data guarantees a key to every query."""
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+    # A product of many small matrices reads a transposed view faster than it copies a slanted one.
+    scores = (q / math.sqrt(q.shape[-1])) @ k.contiguous().transpose(-2, -1)
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
-    weights = scores.softmax(-1)
+    # Of bfloat16 in float32: more exact, and many times faster where rows are short.
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    weights = weights.to(v.dtype)
     return weights @ v, weights
 
 
@@ -88,10 +91,10 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: TransformerConfig, *, cross: bool = False) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query = nn.Linear(config.d_model, config.heads * config.d_k)
-        self.key = nn.Linear(config.d_model, config.heads * config.d_k)
-        self.value = nn.Linear(config.d_model, config.heads * config.d_v)
-        self.output = nn.Linear(config.heads * config.d_v, config.d_model)
+        self.query = Linear(config.d_model, config.heads * config.d_k)
+        self.key = Linear(config.d_model, config.heads * config.d_k)
+        self.value = Linear(config.d_model, config.heads * config.d_v)
+        self.output = Linear(config.heads * config.d_v, config.d_model)
         self.weights = nn.Identity()  # a name for the weights: hooks see them here
         if cross:
             glorot(self.query)
@@ -145,9 +148,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.inner = Linear(config.d_model, config.d_ff)
         self.activation = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}[config.activation]()
-        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.outer = Linear(config.d_ff, config.d_model)
         glorot(self.inner)
         glorot(self.outer)
 
@@ -213,7 +216,9 @@ class Embedding(nn.Module):
                 f"{start + ids.shape[1]} positions are over max_length = {len(self.positions)}"
             )
         positions = self.positions[start : start + ids.shape[1]]
-        return self.dropout(self.table(ids) * self.scale + positions)
+        # The layers of a working copy compute in bfloat16, as positions do, but not the table.
+        x = (self.table(ids) * self.scale + positions).to(positions.dtype)
+        return self.dropout(x)
 
 
 class EncoderLayer(nn.Module):
@@ -323,15 +328,18 @@ class Transformer(nn.Module):
         decoder_input: Int[Tensor, "b t"],
         memory: Float[Tensor, "b s d"],
         memory_mask: Bool[Tensor, "b 1 1 s"],
-    ) -> Float[Tensor, "b t V"]:
-        """Score the next token at each position of a whole target (BOS first, PAD at its end)."""
+    ) -> Float[Tensor, "b t d"]:
+        """Make the states that `output` scores the next tokens by, at all positions of a target.
+
+        The target begins with BOS and may end in PAD.
+        """
         length = decoder_input.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=memory.device).tril()
         target_mask = causal & (decoder_input != PAD)[:, None, None, :]
         x = self.target_embedding(decoder_input)
         for layer in self.decoder:
             x = layer(x, memory, target_mask, memory_mask)
-        return self.output(self.decoder_norm(x))
+        return self.decoder_norm(x)
 
     def forward(
         self, source: Int[Tensor, "b s"], decoder_input: Int[Tensor, "b t"]
@@ -351,7 +359,7 @@ class Transformer(nn.Module):
                 raise AttentionError(
                     f"batch {row}, query 0: no key is allowed, its {name} is all padding"
                 )
-        return self.decode(decoder_input, *self.encode(source))
+        return self.output(self.decode(decoder_input, *self.encode(source)))
 
     # From here on the same again, token by token, for search: not a part of section 3.
 

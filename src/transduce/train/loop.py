@@ -13,12 +13,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from transduce.bundle import Bundle
 from transduce.data.batching import Batch, collate, plan
-from transduce.device import enough_memory
+from transduce.device import enough_memory, kept_memory
 from transduce.errors import RunError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
-from transduce.model.loss import smoothed_loss
+from transduce.model.fused_loss import projected_loss
 from transduce.model.transformer import Transformer
+from transduce.model.working import collect_gradients, refresh
 from transduce.signals import Stop
 from transduce.train import checkpoint
 from transduce.train.card import model_card
@@ -50,24 +51,28 @@ def train_step(
     batches: Sequence[Batch],
     chosen: Chosen,
     *,
+    working: Transformer,
     learning_rate: float,
     seed: int,
-    bf16: bool,
 ) -> Step:
     """One update from the summed gradient of some micro-batches, divided by all their real tokens.
 
-    Dropout follows from `seed` alone. A loss or gradient that is not finite is not applied.
+    `working` is the model, or the copy of it that computes in bfloat16 (`working_copy`). Dropout
+    follows from `seed` alone. A loss or gradient that is not finite is not applied.
     """
     torch.manual_seed(seed)
     device = next(model.parameters()).device
     tokens = sum(batch.tokens for batch in batches)
     total = torch.zeros((), device=device)
+    refresh(working, model)
     for batch in batches:
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            memory, memory_mask = model.encode(batch.source.to(device))
-            logits = model.decode(batch.decoder_input.to(device), memory, memory_mask)
-        loss = smoothed_loss(logits, batch.labels.to(device), chosen.label_smoothing)
+        memory, memory_mask = working.encode(batch.source.to(device))
+        states = working.decode(batch.decoder_input.to(device), memory, memory_mask)
+        loss = projected_loss(
+            states, working.output.weight, batch.labels.to(device), chosen.label_smoothing
+        )
         (loss.smoothed / tokens).backward()
+        collect_gradients(working, model)
         total += loss.plain
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     finite = bool(torch.isfinite(norm + total))
@@ -103,7 +108,8 @@ class Training(NamedTuple):
     """What is validated and saved: this model, or the moving average of its weights."""
     optimizer: Adam
     chosen: Chosen
-    bf16: bool
+    working: Transformer
+    """What computes: `model`, or its copy in bfloat16."""
     state: State
 
 
@@ -120,7 +126,8 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
     checkpoint.prune(config.out, state)
     monitor = Monitor(console, config, step=state.step, chosen=chosen)
     stop.waits = True
-    with monitor, enough_memory(RunError, demands(config, chosen, training.model.config)):
+    remedy = demands(config, chosen, training.model.config)
+    with monitor, kept_memory(), enough_memory(RunError, remedy):
         steps, skipped = _epoch(training), 0
         while state.step < chosen.max_steps and not _patience_is_over(training):
             if state.position >= len(steps):
@@ -175,14 +182,15 @@ def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Ste
     rate = noam(state.step, model.config.d_model, training.chosen.warmup)
     rate *= training.chosen.learning_rate_scale
     seed = np.random.SeedSequence((training.config.seed, state.step)).generate_state(1, np.uint64)
+    training.working.train()
     result = train_step(
-        model.train(),
+        model,
         training.optimizer,
         [collate([training.data.train[row] for row in batch]) for batch in rows],
         training.chosen,
+        working=training.working,
         learning_rate=rate,
         seed=int(seed[0] >> 1),
-        bf16=training.bf16,
     )
     if result.applied and model is not training.kept.model:
         decay = min(training.chosen.ema_decay, (1 + state.step) / (10 + state.step))

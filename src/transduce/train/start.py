@@ -15,11 +15,19 @@ from safetensors import SafetensorError
 from transduce import tensorboard
 from transduce.bundle import Bundle
 from transduce.data.batching import collate, plan
-from transduce.device import bf16_pays, choose_device, enough_memory, peak_memory, set_threads
+from transduce.device import (
+    bf16_pays,
+    choose_device,
+    enough_memory,
+    kept_memory,
+    peak_memory,
+    set_threads,
+)
 from transduce.errors import DataError, RunError, SettingsError
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
+from transduce.model.working import working_copy
 from transduce.progress import say
 from transduce.signals import stop_signals
 from transduce.text.corpus import many
@@ -120,7 +128,8 @@ def _set_up(
     kept = Bundle(average, data.source_tokenizer, data.target_tokenizer, about)
     optimizer = adam(model, chosen)
     state = checkpoint.restore(config.out, kept, model, optimizer)
-    return Training(config, data, model, kept, optimizer, chosen, record.bf16, state)
+    working = working_copy(model) if record.bf16 else model
+    return Training(config, data, model, kept, optimizer, chosen, working, state)
 
 
 def measure_steps(
@@ -137,10 +146,12 @@ def measure_steps(
     """
 
     def step(bf16: bool) -> None:
-        train_step(model, optimizer, [batch], chosen, learning_rate=1e-6, seed=0, bf16=bf16)
+        working = copies[bf16]
+        train_step(model, optimizer, [batch], chosen, working=working, learning_rate=1e-6, seed=0)
 
-    with enough_memory(RunError, demands(config, chosen, architecture)):
+    with kept_memory(), enough_memory(RunError, demands(config, chosen, architecture)):
         model = Transformer(architecture).to(device).train()
+        copies = {False: model, True: working_copy(model)}
         optimizer = adam(model, chosen)
         batch = collate([data.train[row] for row in _fullest(config, data, chosen)])
         bf16 = bf16_pays(device, step) if config.precision == "auto" else config.precision == "bf16"

@@ -1,0 +1,317 @@
+"""Training steps side by side: transduce, Hugging Face's MarianMT, and torch.nn.Transformer.
+
+    make bench-train                 (small and base, fp32 and bf16, all instruction sets there are)
+    python benchmarks/train_speed.py [--size small] [--isa AVX512] [--rounds 5] [--batches 2]
+
+All train the same shape on the same batches: ids drawn at random, lengths as of English and German
+subwords of Multi30k, sorted and cut by transduce (of 100 positions some 95 are real, which serves
+the peers too), some 4096 positions a side. Label smoothing 0.1, dropout 0.1 on embeddings and
+sub-layers alone, fused Adam. Each contestant is a process of its own that lives through the whole
+measurement; a round goes once through all of them with the same batches, so that a busy moment of
+the machine hits everyone. The figure is the median of the rounds, of real target tokens a second.
+Each peer is taken at the best of its settings. Ratios are to be compared, rates are not.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SHAPES = {  # layers a side, d_model, d_ff, heads
+    "tiny": (4, 128, 256, 4),
+    "small": (3, 256, 1024, 4),
+    "base": (6, 512, 2048, 8),
+}
+VOCABULARY = 8_000
+CONTESTANTS = ("transduce", "marian-sdpa", "marian-eager", "torch")
+PRECISIONS = ("fp32", "bf16")
+ISAS = {  # what oneDNN and PyTorch may use, each by its own switch
+    "AMX": ("DEFAULT", "avx512"),
+    "AVX512-BF16": ("AVX512_CORE_BF16", "avx512"),
+    "AVX2": ("AVX2", "avx2"),
+}
+
+
+def main() -> None:
+    """Run as the measurement, or as one of its contestants."""
+    parser = argparse.ArgumentParser(description="Training speed beside two peers.")
+    parser.add_argument("--size", choices=SHAPES, action="append")
+    parser.add_argument("--isa", choices=ISAS, action="append")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", action="append", help="contestants, as transduce-bf16")
+    parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.contestant:
+        contest(given.contestant, given.size[0], given.batches, given.threads)
+        return
+    for isa in given.isa or there():
+        for size in given.size or SHAPES:
+            report(isa, size, given)
+
+
+def there() -> list[str]:
+    """The instruction sets of this processor."""
+    flags = Path("/proc/cpuinfo").read_text(encoding="ascii").split()
+    needs = {"AMX": "amx_bf16", "AVX512-BF16": "avx512_bf16", "AVX2": "avx2"}
+    return [isa for isa in ISAS if needs[isa] in flags]
+
+
+def report(isa: str, size: str, given: argparse.Namespace) -> None:
+    """Measure all contestants and print their medians, ratios first, as a table of Markdown."""
+    names = given.only or [f"{c}-{p}" for c in CONTESTANTS for p in PRECISIONS]
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    peaks = {}
+    with workers(names, isa, size, given) as processes:
+        for _ in range(given.rounds + 1):
+            for name, process in processes.items():
+                answer = ask(process)
+                rates[name].append(answer["tokens"] / answer["seconds"])
+                peaks[name] = answer["peak_gb"]
+    medians = {name: statistics.median(each[1:]) for name, each in rates.items()}  # first: warm-up
+    print(f"\n{size}, {isa}, {given.threads} threads, {given.rounds} rounds of {given.batches}")
+    print("\n| | target tokens/s | spread | of the fastest peer | peak GB |\n|---|---|---|---|---|")
+    peers = [median for name, median in medians.items() if not name.startswith("transduce")]
+    for name in sorted(medians, key=lambda name: -medians[name]):
+        low, high = min(rates[name][1:]), max(rates[name][1:])
+        ratio = f"{medians[name] / max(peers):.2f}" if peers else "-"
+        print(
+            f"| {name} | {medians[name]:,.0f} | {low:,.0f}-{high:,.0f} | {ratio} | "
+            f"{peaks[name]:.2f} |",
+            flush=True,
+        )
+
+
+@contextmanager
+def workers(
+    names: list[str], isa: str, size: str, given: argparse.Namespace
+) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Start a process for each contestant; all of them end with the measurement."""
+    onednn, aten = ISAS[isa]
+    environment = os.environ | {
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "ATEN_CPU_CAPABILITY": aten,
+        "OMP_NUM_THREADS": str(given.threads),
+        "HF_HUB_OFFLINE": "1",
+    }
+    options = ["--size", size, "--batches", str(given.batches), "--threads", str(given.threads)]
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, __file__, "--contestant", name, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        for name in names
+    }
+    try:
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def ask(process: subprocess.Popen[str]) -> dict[str, float]:
+    """Let a contestant make one round."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
+
+
+# From here on: one contestant, in its own process.
+
+
+def contest(name: str, size: str, batches: int, threads: int) -> None:
+    """Make a round of steps whenever a line comes in."""
+    import resource
+
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    kind, precision = name.rsplit("-", 1)
+    make = {"transduce": transduce, "torch": plain_torch}.get(kind, marian)
+    drawn = draw(batches)
+    step = make(size, precision == "bf16", kind)
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        for batch in drawn:
+            step(batch)
+        seconds = time.perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        tokens = sum(batch.tokens for batch in drawn)
+        print(json.dumps({"seconds": seconds, "tokens": tokens, "peak_gb": peak}), flush=True)
+
+
+def draw(count: int) -> list:
+    """Batches of random ids whose lengths are those of a corpus of captions."""
+    import numpy as np
+
+    from transduce.data.batching import collate, plan
+
+    random = np.random.default_rng(1)
+    pairs = 20_000
+    english = np.clip(random.lognormal(2.6, 0.3, pairs), 4, 60)
+    german = np.clip(english * random.normal(1.08, 0.2, pairs), 4, 60)
+    lengths = np.stack([english, german], axis=1).astype(np.int64)
+    steps = plan(lengths, 4096, seed=1, epoch=0)
+    return [
+        collate([[random.integers(4, VOCABULARY, n).tolist() for n in lengths[i]] for i in rows])
+        for (rows,) in steps[:count]
+    ]
+
+
+def transduce(size: str, bf16: bool, _: str) -> Callable:
+    """Our step, as `transduce train` makes it."""
+    from transduce.model.config import preset
+    from transduce.model.transformer import Transformer
+    from transduce.model.working import working_copy
+    from transduce.train.defaults import Chosen
+    from transduce.train.loop import adam, train_step
+
+    layers, d_model, d_ff, heads = SHAPES[size]
+    model = Transformer(
+        preset(
+            "base",
+            VOCABULARY,
+            encoder_layers=layers,
+            decoder_layers=layers,
+            d_model=d_model,
+            d_ff=d_ff,
+            heads=heads,
+            dropout=0.1,
+        )
+    ).train()
+    chosen = Chosen(
+        max_steps=1000,
+        batch_tokens=4096,
+        learning_rate_scale=1.0,
+        warmup=4000,
+        validate_every=1000,
+        save_every=1000,
+    )
+    optimizer = adam(model, chosen)
+    working = working_copy(model) if bf16 else model
+    return lambda batch: train_step(
+        model, optimizer, [batch], chosen, working=working, learning_rate=1e-4, seed=1
+    )
+
+
+def marian(size: str, bf16: bool, kind: str) -> Callable:
+    """Hugging Face's MarianMT in a plain loop."""
+    from transformers import MarianConfig, MarianMTModel
+
+    layers, d_model, d_ff, heads = SHAPES[size]
+    config = MarianConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=512,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=d_ff,
+        decoder_ffn_dim=d_ff,
+        d_model=d_model,
+        activation_function="relu",
+        dropout=0.1,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        scale_embedding=True,
+        pad_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+        forced_eos_token_id=None,
+        share_encoder_decoder_embeddings=True,
+        use_cache=False,
+        attn_implementation=kind.split("-")[1],
+    )
+    model = MarianMTModel(config).train()
+
+    def logits(batch) -> object:  # noqa: ANN001
+        return model(
+            input_ids=batch.source,
+            attention_mask=(batch.source != 0).long(),
+            decoder_input_ids=batch.decoder_input,
+            decoder_attention_mask=(batch.decoder_input != 0).long(),
+        ).logits
+
+    return plain_loop(model, logits, bf16)
+
+
+def plain_torch(size: str, bf16: bool, _: str) -> Callable:
+    """PyTorch's own Transformer module in a plain loop, its embeddings tied."""
+    import math
+
+    import torch
+    from torch import nn
+
+    layers, d_model, d_ff, heads = SHAPES[size]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(VOCABULARY, d_model)
+            nn.init.normal_(self.table.weight, std=d_model**-0.5)
+            self.body = nn.Transformer(d_model, heads, layers, layers, d_ff, 0.1, batch_first=True)
+            self.dropout = nn.Dropout(0.1)
+            position = torch.arange(512.0)[:, None]
+            angle = position * 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)
+            self.register_buffer("positions", torch.cat([angle.sin(), angle.cos()], dim=-1))
+            for module in self.body.modules():
+                if isinstance(module, nn.MultiheadAttention):
+                    module.dropout = 0.0  # the paper's model has none there
+                if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                    module.dropout.p = 0.0
+
+        def embed(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.table(ids) * math.sqrt(d_model) + self.positions[: ids.shape[1]]
+            return self.dropout(x)
+
+        def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+            x = self.body(
+                self.embed(source),
+                self.embed(target),
+                tgt_mask=causal,
+                src_key_padding_mask=source == 0,
+                tgt_key_padding_mask=target == 0,
+                memory_key_padding_mask=source == 0,
+            )
+            return nn.functional.linear(x, self.table.weight)
+
+    model = Model().train()
+    return plain_loop(model, lambda batch: model(batch.source, batch.decoder_input), bf16)
+
+
+def plain_loop(model, logits: Callable, bf16: bool) -> Callable:  # noqa: ANN001
+    """The step that everybody writes, with PyTorch's fused optimiser and autocast."""
+    import torch
+
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
+
+    def step(batch) -> None:  # noqa: ANN001
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            scores = logits(batch)
+            loss = torch.nn.functional.cross_entropy(
+                scores.flatten(0, 1), batch.labels.flatten(), ignore_index=0, label_smoothing=0.1
+            )
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
