@@ -1,15 +1,19 @@
 """Training steps side by side: transduce, Hugging Face's MarianMT, and torch.nn.Transformer.
 
-    make bench-train                 (small and base, fp32 and bf16, all instruction sets there are)
-    python benchmarks/train_speed.py [--size small] [--isa AVX512] [--rounds 5] [--batches 2]
+    make bench-train                 (small and base, all instruction sets there are)
+    python benchmarks/train_speed.py [--size small] [--isa AVX2] [--rounds 5] [--batches 2]
+        [--peers-keep-memory] [--device cuda --batch-tokens 25000 --size big]
 
 All train the same shape on the same batches: ids drawn at random, lengths as of English and German
-subwords of Multi30k, sorted and cut by transduce (of 100 positions some 95 are real, which serves
+subwords of captions, sorted and cut by transduce (of 100 positions some 98 are real, which serves
 the peers too), some 4096 positions a side. Label smoothing 0.1, dropout 0.1 on embeddings and
 sub-layers alone, fused Adam. Each contestant is a process of its own that lives through the whole
 measurement; a round goes once through all of them with the same batches, so that a busy moment of
 the machine hits everyone. The figure is the median of the rounds, of real target tokens a second.
-Each peer is taken at the best of its settings. Ratios are to be compared, rates are not.
+Each peer is taken at the better of its attentions, and the ratio is to the fastest peer in any
+precision. Ratios are to be compared, rates are not. With --peers-keep-memory the peers' processes
+get from the environment what transduce sets itself (`device.kept_memory`). On a GPU transduce is
+measured alone.
 """
 
 import argparse
@@ -20,22 +24,35 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 SHAPES = {  # layers a side, d_model, d_ff, heads
     "tiny": (4, 128, 256, 4),
     "small": (3, 256, 1024, 4),
     "base": (6, 512, 2048, 8),
+    "big": (6, 1024, 4096, 16),
 }
 VOCABULARY = 8_000
-CONTESTANTS = ("transduce", "marian-sdpa", "marian-eager", "torch")
-PRECISIONS = ("fp32", "bf16")
-ISAS = {  # what oneDNN and PyTorch may use, each by its own switch
-    "AMX": ("DEFAULT", "avx512"),
-    "AVX512-BF16": ("AVX512_CORE_BF16", "avx512"),
-    "AVX2": ("AVX2", "avx2"),
+ATTENTIONS = ("marian-sdpa", "marian-eager")
+ISAS = {  # what oneDNN and PyTorch may use, each by its own switch, and the precisions it has
+    "AMX": ("DEFAULT", "avx512", ("fp32", "bf16")),
+    "AVX512-BF16": ("AVX512_CORE_BF16", "avx512", ("fp32", "bf16")),
+    "AVX2": ("AVX2", "avx2", ("fp32",)),
 }
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**62),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+
+
+class Round(NamedTuple):
+    """A contestant's steps of one round: real target tokens a second, and its peak so far."""
+
+    rate: float
+    peak_gb: float
 
 
 def main() -> None:
@@ -45,15 +62,18 @@ def main() -> None:
     parser.add_argument("--isa", choices=ISAS, action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=2)
+    parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", action="append", help="contestants, as transduce-bf16")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--peers-keep-memory", action="store_true")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    given.size = given.size or ["small", "base"]
     if given.contestant:
-        contest(given.contestant, given.size[0], given.batches, given.threads)
+        contest(given)
         return
     for isa in given.isa or there():
-        for size in given.size or SHAPES:
+        for size in given.size:
             report(isa, size, given)
 
 
@@ -66,27 +86,42 @@ def there() -> list[str]:
 
 def report(isa: str, size: str, given: argparse.Namespace) -> None:
     """Measure all contestants and print their medians, ratios first, as a table of Markdown."""
-    names = given.only or [f"{c}-{p}" for c in CONTESTANTS for p in PRECISIONS]
-    rates: dict[str, list[float]] = {name: [] for name in names}
-    peaks = {}
-    with workers(names, isa, size, given) as processes:
-        for _ in range(given.rounds + 1):
-            for name, process in processes.items():
-                answer = ask(process)
-                rates[name].append(answer["tokens"] / answer["seconds"])
-                peaks[name] = answer["peak_gb"]
-    medians = {name: statistics.median(each[1:]) for name, each in rates.items()}  # first: warm-up
-    print(f"\n{size}, {isa}, {given.threads} threads, {given.rounds} rounds of {given.batches}")
-    print("\n| | target tokens/s | spread | of the fastest peer | peak GB |\n|---|---|---|---|---|")
+    names = []
+    for precision in ISAS[isa][2]:
+        names.append(f"transduce-{precision}")
+        if given.device == "cpu":
+            tried = {
+                name: measure([f"{name}-{precision}"], isa, size, given, 1) for name in ATTENTIONS
+            }
+            best = max(tried, key=lambda name: max(*tried[name].values()).rate)
+            names += [f"{best}-{precision}", f"torch-{precision}"]
+    rounds = measure(names, isa, size, given, given.rounds)
+    medians = {name: statistics.median(each.rate for each in rounds[name]) for name in names}
     peers = [median for name, median in medians.items() if not name.startswith("transduce")]
-    for name in sorted(medians, key=lambda name: -medians[name]):
-        low, high = min(rates[name][1:]), max(rates[name][1:])
+    print(
+        f"\n{size}, {isa}, {given.threads} threads, {given.rounds} rounds of {given.batches} steps"
+    )
+    if given.peers_keep_memory:
+        print("the peers' processes keep memory, by the environment")
+    print("\n| | of the fastest peer | target tokens/s | lowest-highest | peak GB |")
+    print("|---|---|---|---|---|")
+    for name in sorted(names, key=lambda name: -medians[name]):
+        rates = [each.rate for each in rounds[name]]
         ratio = f"{medians[name] / max(peers):.2f}" if peers else "-"
-        print(
-            f"| {name} | {medians[name]:,.0f} | {low:,.0f}-{high:,.0f} | {ratio} | "
-            f"{peaks[name]:.2f} |",
-            flush=True,
-        )
+        peak = max(each.peak_gb for each in rounds[name])
+        spread = f"{min(rates):,.0f}-{max(rates):,.0f}"
+        print(f"| {name} | {ratio} | {medians[name]:,.0f} | {spread} | {peak:.2f} |", flush=True)
+
+
+def measure(
+    names: list[str], isa: str, size: str, given: argparse.Namespace, rounds: int
+) -> dict[str, list[Round]]:
+    """Let some contestants go round and round; the first round, which warms up, is left out."""
+    with workers(names, isa, size, given) as processes:
+        every = [
+            {name: ask(process) for name, process in processes.items()} for _ in range(rounds + 1)
+        ]
+    return {name: [each[name] for each in every[1:]] for name in names}
 
 
 @contextmanager
@@ -94,20 +129,22 @@ def workers(
     names: list[str], isa: str, size: str, given: argparse.Namespace
 ) -> Iterator[dict[str, subprocess.Popen[str]]]:
     """Start a process for each contestant; all of them end with the measurement."""
-    onednn, aten = ISAS[isa]
+    onednn, aten, _ = ISAS[isa]
     environment = os.environ | {
         "ONEDNN_MAX_CPU_ISA": onednn,
         "ATEN_CPU_CAPABILITY": aten,
         "OMP_NUM_THREADS": str(given.threads),
         "HF_HUB_OFFLINE": "1",
     }
-    options = ["--size", size, "--batches", str(given.batches), "--threads", str(given.threads)]
+    options = [f"--size={size}", f"--device={given.device}", f"--threads={given.threads}"]
+    options += [f"--batches={given.batches}", f"--batch-tokens={given.batch_tokens}"]
+    kept = KEEP_MEMORY if given.peers_keep_memory else {}
     processes = {
         name: subprocess.Popen(
             [sys.executable, __file__, "--contestant", name, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=environment | ({} if name.startswith("transduce") else kept),
             text=True,
         )
         for name in names
@@ -120,41 +157,50 @@ def workers(
             process.wait()
 
 
-def ask(process: subprocess.Popen[str]) -> dict[str, float]:
-    """Let a contestant make one round."""
+def ask(process: subprocess.Popen[str]) -> Round:
+    """Let a contestant make one round.
+
+    Raises:
+        SystemExit: it has ended, of too little memory most likely.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("go\n")
     process.stdin.flush()
-    return json.loads(process.stdout.readline())
+    if not (line := process.stdout.readline()):
+        raise SystemExit(f"{process.args} ended: see above, or free some memory")
+    return Round(**json.loads(line))
 
 
 # From here on: one contestant, in its own process.
 
 
-def contest(name: str, size: str, batches: int, threads: int) -> None:
+def contest(given: argparse.Namespace) -> None:
     """Make a round of steps whenever a line comes in."""
-    import resource
-
     import torch
 
-    torch.set_num_threads(threads)
+    from transduce.device import kept_memory, peak_memory
+
+    torch.set_num_threads(given.threads)
     torch.manual_seed(1)
-    kind, precision = name.rsplit("-", 1)
+    device = torch.device(given.device)
+    kind, precision = given.contestant.rsplit("-", 1)
     make = {"transduce": transduce, "torch": plain_torch}.get(kind, marian)
-    drawn = draw(batches)
-    step = make(size, precision == "bf16", kind)
-    for _ in sys.stdin:
-        began = time.perf_counter()
-        for batch in drawn:
-            step(batch)
-        seconds = time.perf_counter() - began
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        tokens = sum(batch.tokens for batch in drawn)
-        print(json.dumps({"seconds": seconds, "tokens": tokens, "peak_gb": peak}), flush=True)
+    drawn = draw(given.batches, given.batch_tokens)
+    step = make(given.size[0], precision == "bf16", kind, device)
+    with kept_memory() if kind == "transduce" else nullcontext():
+        for _ in sys.stdin:
+            began = time.perf_counter()
+            for batch in drawn:
+                step(batch)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            rate = sum(batch.tokens for batch in drawn) / (time.perf_counter() - began)
+            answer = Round(rate, peak_memory(device) / 1e9)
+            print(json.dumps(answer._asdict()), flush=True)
 
 
-def draw(count: int) -> list:
+def draw(count: int, tokens: int) -> list:
     """Batches of random ids whose lengths are those of a corpus of captions."""
     import numpy as np
 
@@ -165,14 +211,14 @@ def draw(count: int) -> list:
     english = np.clip(random.lognormal(2.6, 0.3, pairs), 4, 60)
     german = np.clip(english * random.normal(1.08, 0.2, pairs), 4, 60)
     lengths = np.stack([english, german], axis=1).astype(np.int64)
-    steps = plan(lengths, 4096, seed=1, epoch=0)
+    steps = plan(lengths, tokens, seed=1, epoch=0)
     return [
         collate([[random.integers(4, VOCABULARY, n).tolist() for n in lengths[i]] for i in rows])
         for (rows,) in steps[:count]
     ]
 
 
-def transduce(size: str, bf16: bool, _: str) -> Callable:
+def transduce(size: str, bf16: bool, _: str, device) -> Callable:  # noqa: ANN001
     """Our step, as `transduce train` makes it."""
     from transduce.model.config import preset
     from transduce.model.transformer import Transformer
@@ -192,7 +238,8 @@ def transduce(size: str, bf16: bool, _: str) -> Callable:
             heads=heads,
             dropout=0.1,
         )
-    ).train()
+    )
+    model.to(device).train()
     chosen = Chosen(
         max_steps=1000,
         batch_tokens=4096,
@@ -208,7 +255,7 @@ def transduce(size: str, bf16: bool, _: str) -> Callable:
     )
 
 
-def marian(size: str, bf16: bool, kind: str) -> Callable:
+def marian(size: str, bf16: bool, kind: str, _) -> Callable:  # noqa: ANN001
     """Hugging Face's MarianMT in a plain loop."""
     from transformers import MarianConfig, MarianMTModel
 
@@ -249,7 +296,7 @@ def marian(size: str, bf16: bool, kind: str) -> Callable:
     return plain_loop(model, logits, bf16)
 
 
-def plain_torch(size: str, bf16: bool, _: str) -> Callable:
+def plain_torch(size: str, bf16: bool, *_) -> Callable:  # noqa: ANN002
     """PyTorch's own Transformer module in a plain loop, its embeddings tied."""
     import math
 
