@@ -233,7 +233,7 @@ def test_absurd_settings_are_told_in_a_line(tmp_path: Path, setting: str):
 def test_a_batch_that_cannot_fit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A batch never has more than the whole text; here the machine is small instead."""
     reversals(tmp_path)
-    monkeypatch.setattr(defaults, "machine_memory", lambda device: 3_000_000)
+    monkeypatch.setattr(defaults, "machine_memory", lambda device: 2_000_000)
     changes = {"train": SMALL["train"] | {"batch_tokens": 10**15}}
     (problem,) = examine(tmp_path, **changes).problems
     assert "lower model.d_model, d_ff or the layers, or train.batch_tokens" in problem

@@ -10,6 +10,7 @@ import torch
 
 from transduce.bundle import Bundle
 from transduce.data.batching import collate
+from transduce.decode import scorer
 from transduce.decode.scorer import Scored, force, perplexity, score_lines
 from transduce.decode.stepper import ModelStepper
 from transduce.decode.translator import Translator
@@ -126,18 +127,34 @@ def test_a_score_depends_on_its_pair_alone(loaded: Bundle):
 
 def test_batches_hold_what_they_may(loaded: Bundle, monkeypatch: pytest.MonkeyPatch):
     shapes = []
-    forward = loaded.model.forward
+    decode = loaded.model.decode
 
-    def watch(source: torch.Tensor, decoder_input: torch.Tensor) -> torch.Tensor:
-        shapes.append((*source.shape, decoder_input.shape[1]))
-        return forward(source, decoder_input)
+    def watch(
+        decoder_input: torch.Tensor, memory: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        shapes.append((*memory.shape[:2], decoder_input.shape[1]))
+        return decode(decoder_input, memory, mask)
 
-    monkeypatch.setattr(loaded.model, "forward", watch)
+    monkeypatch.setattr(loaded.model, "decode", watch)
     sources, targets = map(list, zip(*PAIRS, strict=True))
     score_lines(loaded, sources * 5, targets * 5, batch_tokens=60)
     assert sum(rows for rows, _, _ in shapes) == 5 * 8
     assert all(rows * max(s, t) <= 60 or rows == 1 for rows, s, t in shapes)
     assert max(rows for rows, _, _ in shapes) > 1
+
+
+def test_logits_exist_a_few_at_a_time(loaded: Bundle, monkeypatch: pytest.MonkeyPatch):
+    sources, targets = map(list, zip(*PAIRS, strict=True))
+    whole = score_lines(loaded, sources, targets)
+    sizes = []
+    handle = loaded.model.output.register_forward_hook(lambda *of: sizes.append(of[2].numel()))
+    monkeypatch.setattr(scorer, "_LOGITS", 10_000)
+    parts = score_lines(loaded, sources, targets)
+    handle.remove()
+    assert len(sizes) > 3
+    assert max(sizes) <= 10_000
+    for one, other in zip(whole, parts, strict=True):
+        assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-5)
 
 
 def test_the_sum_is_the_loss_that_training_knows(loaded: Bundle):

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from transduce.bundle import Bundle
 from transduce.data.batching import collate, plan
@@ -16,6 +18,9 @@ from transduce.text.tokenizer import normalize
 
 SCORED_TOKENS = 4096
 """Positions a side in a batch, padding included."""
+
+_LOGITS = 2**24
+"""Logits that exist at a time."""
 
 
 class Scored(NamedTuple):
@@ -104,9 +109,15 @@ def force(
     for step in plan(lengths, batch_tokens, seed=0, epoch=0):
         for rows in step:
             batch = collate([pairs[row] for row in rows])
-            logits = model(batch.source.to(device), batch.decoder_input.to(device))
-            log_probs = logits.log_softmax(-1, dtype=torch.float32)
-            each = log_probs.gather(-1, batch.labels.to(device)[:, :, None]).squeeze(-1)
+            memory = model.encode(batch.source.to(device))
+            states = model.decode(batch.decoder_input.to(device), *memory)
+            size = max(1, _LOGITS // (states.shape[1] * model.config.target_vocab_size))
+            parts = zip(states.split(size), batch.labels.to(device).split(size), strict=True)
+            each = torch.cat([_log_probs(model.output(part), labels) for part, labels in parts])
             for row, values in zip(rows.tolist(), each.tolist(), strict=True):
                 found[row] = values[: len(pairs[row][1]) + 1]
     return found
+
+
+def _log_probs(logits: Float[Tensor, "b t V"], labels: Int[Tensor, "b t"]) -> Float[Tensor, "b t"]:
+    return logits.log_softmax(-1, dtype=torch.float32).gather(-1, labels[:, :, None]).squeeze(-1)

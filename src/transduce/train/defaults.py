@@ -148,9 +148,9 @@ def check_memory(architecture: TransformerConfig, tokens: int, device: torch.dev
     """
     shapes, _ = measure(architecture)
     # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
-    # layers keep for the backward pass (Korthikanti et al. 2022, halved) and its logits.
+    # layers keep for the backward pass (Korthikanti et al. 2022, halved).
     layers = architecture.encoder_layers + architecture.decoder_layers
-    kept = layers * (8 * architecture.d_model + architecture.d_ff) + architecture.target_vocab_size
+    kept = layers * (8 * architecture.d_model + architecture.d_ff)
     least = 16 * sum(map(math.prod, shapes.values())) + 2 * kept * tokens
     if least > (there := machine_memory(device)):
         raise SettingsError(
