@@ -114,10 +114,15 @@ def report(isa: str, size: str, given: argparse.Namespace) -> None:
 
 
 def measure(
-    names: list[str], isa: str, size: str, given: argparse.Namespace, rounds: int
+    names: list[str],
+    isa: str,
+    size: str,
+    given: argparse.Namespace,
+    rounds: int,
+    script: str = __file__,
 ) -> dict[str, list[Round]]:
     """Let some contestants go round and round; the first round, which warms up, is left out."""
-    with workers(names, isa, size, given) as processes:
+    with workers(names, isa, size, given, script) as processes:
         every = [
             {name: ask(process) for name, process in processes.items()} for _ in range(rounds + 1)
         ]
@@ -126,7 +131,7 @@ def measure(
 
 @contextmanager
 def workers(
-    names: list[str], isa: str, size: str, given: argparse.Namespace
+    names: list[str], isa: str, size: str, given: argparse.Namespace, script: str
 ) -> Iterator[dict[str, subprocess.Popen[str]]]:
     """Start a process for each contestant; all of them end with the measurement."""
     onednn, aten, _ = ISAS[isa]
@@ -141,7 +146,7 @@ def workers(
     kept = KEEP_MEMORY if given.peers_keep_memory else {}
     processes = {
         name: subprocess.Popen(
-            [sys.executable, __file__, "--contestant", name, *options],
+            [sys.executable, script, "--contestant", name, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment | ({} if name.startswith("transduce") else kept),
@@ -179,7 +184,7 @@ def contest(given: argparse.Namespace) -> None:
     """Make a round of steps whenever a line comes in."""
     import torch
 
-    from transduce.device import kept_memory, peak_memory
+    from transduce import device as machine
 
     torch.set_num_threads(given.threads)
     torch.manual_seed(1)
@@ -188,7 +193,7 @@ def contest(given: argparse.Namespace) -> None:
     make = {"transduce": transduce, "torch": plain_torch}.get(kind, marian)
     drawn = draw(given.batches, given.batch_tokens)
     step = make(given.size[0], precision == "bf16", kind, device)
-    with kept_memory() if kind == "transduce" else nullcontext():
+    with machine.kept_memory() if kind == "transduce" else nullcontext():
         for _ in sys.stdin:
             began = time.perf_counter()
             for batch in drawn:
@@ -196,7 +201,7 @@ def contest(given: argparse.Namespace) -> None:
             if device.type == "cuda":
                 torch.cuda.synchronize()
             rate = sum(batch.tokens for batch in drawn) / (time.perf_counter() - began)
-            answer = Round(rate, peak_memory(device) / 1e9)
+            answer = Round(rate, machine.peak_memory(device) / 1e9)
             print(json.dumps(answer._asdict()), flush=True)
 
 
