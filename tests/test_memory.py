@@ -1,5 +1,7 @@
-"""Memory that runs out ends a run in one line that tells what to lower, and loses nothing."""
+"""Memory that runs out ends a run in one line and loses nothing; a training keeps its own."""
 
+import ctypes
+import json
 import re
 import subprocess
 import sys
@@ -142,3 +144,56 @@ def test_all_allocators_are_understood(
 def test_another_error_stays_what_it_is():
     with pytest.raises(RuntimeError, match="shapes"), enough_memory(DeviceError, ""):
         raise RuntimeError("shapes do not fit")
+
+
+# Page faults of making and dropping tensors of so many MB, and what the process holds, in MB.
+KEPT = """
+import json, resource, torch
+from transduce.device import kept_memory
+
+def faults(size):
+    for counted in (False, True):  # the first time a heap may have to grow
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            torch.empty(size << 18).fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def held():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmRSS"))
+
+torch.set_num_threads(1)
+found = {"held before": held()}
+FIRST
+with kept_memory():
+    found |= {"large inside": faults(64), "small inside": faults(4), "held inside": held()}
+found |= {"held after": held(), "large after": faults(64), "small after": faults(4)}
+try:
+    with kept_memory():
+        raise KeyError
+except KeyError:
+    found["large after an error"] = faults(64)
+print(json.dumps(found))
+"""
+BEFORE = 'found |= {"large before": faults(64), "small before": faults(4)}'
+
+needs_glibc = pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"),
+    reason="only glibc is told to keep memory",
+)
+
+
+@needs_glibc
+@pytest.mark.parametrize("first", ["", BEFORE], ids=["at once", "later"])
+def test_a_training_keeps_freed_memory_and_gives_it_back_at_its_end(first: str):
+    script = [sys.executable, "-c", KEPT.replace("FIRST", first)]
+    found = json.loads(subprocess.check_output(script, text=True, timeout=100))
+    # A tensor of 64 MB has 32 pages at least, if pages are as large as any system makes them.
+    outside = ["large after", "large after an error"] + (["large before"] if first else [])
+    assert all(found[name] > 300 for name in outside), found
+    assert found["large inside"] < 30, found
+    assert found["held inside"] > found["held before"] + 60, found
+    assert found["held after"] < found["held before"] + 20, found
+    # What is not large is kept by glibc anyway, before and after.
+    small = ["small inside", "small after"] + (["small before"] if first else [])
+    assert all(found[name] < 30 for name in small), found
