@@ -116,12 +116,12 @@ def test_a_batch_of_nothing_but_padding_is_0_and_so_are_its_gradients(dtype: tor
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_a_label_whose_probability_is_0_in_float32_has_its_loss(smoothing: float):
-    # The logits are 100, -100 and 0, and e^-200 is no number of float32.
+    # The logits are 0, 50, 0, 100 and, of the label, -100; e^-200 is no number of float32.
     states = torch.tensor([[[100.0]]], requires_grad=True)
-    output = torch.tensor([[0.0], [0.0], [0.0], [1.0], [-1.0]], requires_grad=True)
+    output = torch.tensor([[0.0], [0.5], [0.0], [1.0], [-1.0]], requires_grad=True)
     loss = projected_loss(states, output, torch.tensor([[4]]), smoothing)
     assert loss.plain.item() == pytest.approx(200, rel=1e-6)
-    spread = (200 + 3 * 100) / 5
+    spread = (100 + 50 + 100 + 0 + 200) / 5
     assert loss.smoothed.item() == pytest.approx((1 - smoothing) * 200 + smoothing * spread)
     loss.smoothed.backward()
     # Softmax is 1 at class 3; the target has 1 - smoothing at 4, and a fifth of the rest on each.
