@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.ids import BOS, EOS, PAD
@@ -142,7 +143,7 @@ def test_other_types_than_float32_never_go_through_onednn(dtype: torch.dtype, by
         product(x.detach(), layer.weight.detach())
         gradient_of_weight(y.detach()[0], x.detach()[0])
     assert not operations.onednn()
-    assert torch.equal(y, nn.functional.linear(x, layer.weight, layer.bias))
+    assert torch.equal(y, functional.linear(x, layer.weight, layer.bias))
 
 
 @needs_onednn
@@ -224,7 +225,11 @@ def test_attention_in_bfloat16_is_that_of_float64_but_for_roundings(keys: int):
     allowed = torch.rand(2, 1, 9, keys) < 0.7
     allowed[..., 0] = True
     mixed, weights = attend(q, k, v, allowed)
-    exact_mixed, exact_weights = attend(q.double(), k.double(), v.double(), allowed)
+    exact = q.double(), k.double(), v.double()
+    exact_mixed = functional.scaled_dot_product_attention(*exact, attn_mask=allowed)
+    # The weights are what it makes of values that are 1 for one key each.
+    each = torch.eye(keys, dtype=torch.float64).expand(2, 4, keys, keys)
+    exact_weights = functional.scaled_dot_product_attention(*exact[:2], each, attn_mask=allowed)
     assert mixed.dtype == weights.dtype == torch.bfloat16
     # A number in bfloat16 is off by a 256th of itself at most.
     torch.testing.assert_close(weights.double(), exact_weights, rtol=0.03, atol=0)
