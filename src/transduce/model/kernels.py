@@ -57,6 +57,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    # pyrefly: ignore[bad-override] - the decorator's type has no name for ctx
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
         x, weight = ctx.saved_tensors
         of_y = gradients[0]
