@@ -63,9 +63,11 @@ def enough_memory(kind: type[TransduceError], remedy: str) -> Generator[None]:
         raise kind(f"memory ran out, {remedy}") from None
 
 
-# Parameters of glibc's mallopt (malloc.h), with its defaults and what a training sets.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
-_DEFAULTS = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 << 10, _TOP_PAD: 128 << 10}
+# Parameters of glibc's mallopt (malloc.h), with its defaults and what a training sets. To set one
+# ends glibc's adapting of its thresholds: the defaults of those are where it leads, not begins.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+_DEFAULTS = {_MMAP_MAX: 65_536, _TOP_PAD: 128 << 10}
+_DEFAULTS |= {_MMAP_THRESHOLD: 32 << 20, _TRIM_THRESHOLD: 64 << 20}
 _KEPT = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _TOP_PAD: 64 << 20}
 
 

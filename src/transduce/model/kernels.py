@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
@@ -41,6 +42,8 @@ def gradient_of_weight(of_y: Tensor, x: Tensor) -> Tensor:
 
 
 def _by_onednn(x: Tensor) -> bool:
+    if x.numel() == 0:  # oneDNN refuses
+        return False
     return x.dtype == torch.float32 and x.device.type == "cpu" and onednn_pays()
 
 
@@ -53,11 +56,14 @@ class _Product(torch.autograd.Function):
         return product(x, weight, bias)
 
     @staticmethod
+    @once_differentiable
+    # pyrefly: ignore[bad-override] - the decorator's type has no name for ctx
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
         x, weight = ctx.saved_tensors
         of_y = gradients[0]
-        of_weight = gradient_of_weight(of_y.flatten(0, -2), x.flatten(0, -2))
-        return product(of_y, weight.T), of_weight, of_y.flatten(0, -2).sum(0)
+        rows = of_y.reshape(-1, of_y.shape[-1])
+        of_weight = gradient_of_weight(rows, x.reshape(-1, x.shape[-1]))
+        return product(of_y, weight.T), of_weight, rows.sum(0)
 
 
 class Linear(nn.Linear):
