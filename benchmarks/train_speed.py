@@ -9,11 +9,11 @@ subwords of captions, sorted and cut by transduce (of 100 positions some 98 are 
 the peers too), some 4096 positions a side. Label smoothing 0.1, dropout 0.1 on embeddings and
 sub-layers alone, fused Adam. Each contestant is a process of its own that lives through the whole
 measurement; a round goes once through all of them with the same batches, so that a busy moment of
-the machine hits everyone. The figure is the median of the rounds, of real target tokens a second.
-Each peer is taken at the better of its attentions, and the ratio is to the fastest peer in any
-precision. Ratios are to be compared, rates are not. With --peers-keep-memory the peers' processes
-get from the environment what transduce sets itself (`device.kept_memory`). On a GPU transduce is
-measured alone.
+the machine hits everyone, and the next round has others, as in a training. The figure is the median
+of the rounds, of real target tokens a second. Each peer is taken at the better of its attentions,
+and the ratio is to the fastest peer in any precision. Ratios are to be compared, rates are not.
+With --peers-keep-memory the peers' processes get from the environment what transduce sets itself
+(`device.kept_memory`). On a GPU transduce is measured alone.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -191,21 +192,22 @@ def contest(given: argparse.Namespace) -> None:
     device = torch.device(given.device)
     kind, precision = given.contestant.rsplit("-", 1)
     make = {"transduce": transduce, "torch": plain_torch}.get(kind, marian)
-    drawn = draw(given.batches, given.batch_tokens)
+    drawn = iter(draw(given.batch_tokens))
     step = make(given.size[0], precision == "bf16", kind, device)
     with machine.kept_memory() if kind == "transduce" else nullcontext():
         for _ in sys.stdin:
+            batches = list(islice(drawn, given.batches))
             began = time.perf_counter()
-            for batch in drawn:
+            for batch in batches:
                 step(batch)
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            rate = sum(batch.tokens for batch in drawn) / (time.perf_counter() - began)
+            rate = sum(batch.tokens for batch in batches) / (time.perf_counter() - began)
             answer = Round(rate, machine.peak_memory(device) / 1e9)
             print(json.dumps(answer._asdict()), flush=True)
 
 
-def draw(count: int, tokens: int) -> list:
+def draw(tokens: int) -> Iterator:
     """Batches of random ids whose lengths are those of a corpus of captions."""
     import numpy as np
 
@@ -216,11 +218,10 @@ def draw(count: int, tokens: int) -> list:
     english = np.clip(random.lognormal(2.6, 0.3, pairs), 4, 60)
     german = np.clip(english * random.normal(1.08, 0.2, pairs), 4, 60)
     lengths = np.stack([english, german], axis=1).astype(np.int64)
-    steps = plan(lengths, tokens, seed=1, epoch=0)
-    return [
-        collate([[random.integers(4, VOCABULARY, n).tolist() for n in lengths[i]] for i in rows])
-        for (rows,) in steps[:count]
-    ]
+    for epoch in count():
+        for (rows,) in plan(lengths, tokens, seed=1, epoch=epoch):
+            pairs = [[random.integers(4, VOCABULARY, n).tolist() for n in lengths[i]] for i in rows]
+            yield collate(pairs)
 
 
 def transduce(size: str, bf16: bool, _: str, device) -> Callable:  # noqa: ANN001
