@@ -172,19 +172,16 @@ def draw(count: int) -> list:
     ]
 
 
-def transduce(size: str, bf16: bool, _: str) -> Callable:
-    """Our step, as `transduce train` makes it."""
+def our_model(size: str, vocabulary: int = VOCABULARY):  # noqa: ANN201
+    """Our model of this shape, to be trained."""
     from transduce.model.config import preset
     from transduce.model.transformer import Transformer
-    from transduce.model.working import working_copy
-    from transduce.train.defaults import Chosen
-    from transduce.train.loop import adam, train_step
 
     layers, d_model, d_ff, heads = SHAPES[size]
-    model = Transformer(
+    return Transformer(
         preset(
             "base",
-            VOCABULARY,
+            vocabulary,
             encoder_layers=layers,
             decoder_layers=layers,
             d_model=d_model,
@@ -193,6 +190,15 @@ def transduce(size: str, bf16: bool, _: str) -> Callable:
             dropout=0.1,
         )
     ).train()
+
+
+def transduce(size: str, bf16: bool, _: str = "", vocabulary: int = VOCABULARY) -> Callable:
+    """Our step, as `transduce train` makes it."""
+    from transduce.model.working import working_copy
+    from transduce.train.defaults import Chosen
+    from transduce.train.loop import adam, train_step
+
+    model = our_model(size, vocabulary)
     chosen = Chosen(
         max_steps=1000,
         batch_tokens=4096,
