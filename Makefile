@@ -1,6 +1,8 @@
 # Each target makes .venv and installs by itself, so that each works first on a fresh clone.
 PYTHON ?= python3
 BIN = .venv/bin
+BENCH = .venv-bench/bin
+PEERS = transformers==5.24.0 matplotlib==3.11.2
 
 demo: .venv/installed ## train on the embedded corpus and show what was learnt (about 3 minutes)
 	$(BIN)/transduce demo
@@ -27,8 +29,14 @@ format: .venv/installed ## put the code into the house format
 docs: .venv/installed ## the API reference, into site/
 	$(BIN)/pdoc --docformat google --math -o site transduce '!transduce.train' transduce.errors transduce.evaluate
 
+bench-train: .venv-bench/installed ## training speed beside two peers, as tables (half an hour and more)
+	$(BENCH)/python benchmarks/train_speed.py
+
+bench-growth: .venv-bench/installed ## how time and memory of a step grow: tables, and plots in benchmarks/growth/ (10 minutes)
+	$(BENCH)/python benchmarks/growth.py
+
 clean: ## all that was made, the demo's run included
-	rm -rf .venv site dist transduce-demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench site dist transduce-demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing PyTorch and the rest into .venv: some minutes, once"
@@ -36,4 +44,10 @@ clean: ## all that was made, the demo's run included
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-.PHONY: demo test test-all mutations check format docs clean
+.venv-bench/installed: pyproject.toml constraints.txt
+	@echo "installing PyTorch, the peers and matplotlib into .venv-bench: some minutes, once"
+	$(PYTHON) -m venv .venv-bench
+	$(BENCH)/pip install -q -c constraints.txt -e . $(PEERS)
+	touch $@
+
+.PHONY: demo test test-all mutations check format docs bench-train bench-growth clean

@@ -191,9 +191,12 @@ def contest(given: argparse.Namespace) -> None:
     torch.manual_seed(1)
     device = torch.device(given.device)
     kind, precision = given.contestant.rsplit("-", 1)
-    make = {"transduce": transduce, "torch": plain_torch}.get(kind, marian)
     drawn = iter(draw(given.batch_tokens))
-    step = make(given.size[0], precision == "bf16", kind, device)
+    size, bf16 = given.size[0], precision == "bf16"
+    if kind == "transduce":
+        step = transduce(size, bf16, given.device)
+    else:
+        step = plain_torch(size, bf16) if kind == "torch" else marian(size, bf16, kind[7:])
     with machine.kept_memory() if kind == "transduce" else nullcontext():
         for _ in sys.stdin:
             batches = list(islice(drawn, given.batches))
@@ -224,19 +227,16 @@ def draw(tokens: int) -> Iterator:
             yield collate(pairs)
 
 
-def transduce(size: str, bf16: bool, _: str, device) -> Callable:  # noqa: ANN001
-    """Our step, as `transduce train` makes it."""
+def our_model(size: str, vocabulary: int = VOCABULARY):  # noqa: ANN201
+    """Our model of this shape, to be trained."""
     from transduce.model.config import preset
     from transduce.model.transformer import Transformer
-    from transduce.model.working import working_copy
-    from transduce.train.defaults import Chosen
-    from transduce.train.loop import adam, train_step
 
     layers, d_model, d_ff, heads = SHAPES[size]
-    model = Transformer(
+    return Transformer(
         preset(
             "base",
-            VOCABULARY,
+            vocabulary,
             encoder_layers=layers,
             decoder_layers=layers,
             d_model=d_model,
@@ -244,8 +244,16 @@ def transduce(size: str, bf16: bool, _: str, device) -> Callable:  # noqa: ANN00
             heads=heads,
             dropout=0.1,
         )
-    )
-    model.to(device).train()
+    ).train()
+
+
+def transduce(size: str, bf16: bool, device: str = "cpu", vocabulary: int = VOCABULARY) -> Callable:
+    """Our step, as `transduce train` makes it."""
+    from transduce.model.working import working_copy
+    from transduce.train.defaults import Chosen
+    from transduce.train.loop import adam, train_step
+
+    model = our_model(size, vocabulary).to(device)
     chosen = Chosen(
         max_steps=1000,
         batch_tokens=4096,
@@ -261,7 +269,7 @@ def transduce(size: str, bf16: bool, _: str, device) -> Callable:  # noqa: ANN00
     )
 
 
-def marian(size: str, bf16: bool, kind: str, _) -> Callable:  # noqa: ANN001
+def marian(size: str, bf16: bool, attention: str) -> Callable:
     """Hugging Face's MarianMT in a plain loop."""
     from transformers import MarianConfig, MarianMTModel
 
@@ -287,7 +295,7 @@ def marian(size: str, bf16: bool, kind: str, _) -> Callable:  # noqa: ANN001
         forced_eos_token_id=None,
         share_encoder_decoder_embeddings=True,
         use_cache=False,
-        attn_implementation=kind.split("-")[1],
+        attn_implementation=attention,
     )
     model = MarianMTModel(config).train()
 
@@ -302,7 +310,7 @@ def marian(size: str, bf16: bool, kind: str, _) -> Callable:  # noqa: ANN001
     return plain_loop(model, logits, bf16)
 
 
-def plain_torch(size: str, bf16: bool, *_) -> Callable:  # noqa: ANN002
+def plain_torch(size: str, bf16: bool) -> Callable:
     """PyTorch's own Transformer module in a plain loop, its embeddings tied."""
     import math
 
