@@ -216,6 +216,10 @@ def test_which_attention_is_a_matter_of_the_length():
     assert fused_attention_pays(long, long)
     assert not fused_attention_pays(short, short)
     assert not fused_attention_pays(short[:, :, :1], long)
+    middle = torch.empty(1, 4, 200, 8)
+    assert fused_attention_pays(middle, middle)
+    assert not fused_attention_pays(middle.bfloat16(), middle.bfloat16())
+    assert fused_attention_pays(*2 * [torch.empty(1, 4, 512, 8, dtype=torch.bfloat16)])
 
 
 @pytest.mark.parametrize("keys", [5, 1000])
