@@ -31,6 +31,7 @@ docs: .venv/installed ## the API reference, into site/
 
 bench-train: .venv-bench/installed ## training speed beside two peers, as tables (half an hour and more)
 	$(BENCH)/python benchmarks/train_speed.py
+	$(BENCH)/python benchmarks/train_speed.py --peers-keep-memory
 
 bench-growth: .venv-bench/installed ## how time and memory of a step grow: tables, and plots in benchmarks/growth/ (10 minutes)
 	$(BENCH)/python benchmarks/growth.py

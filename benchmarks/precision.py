@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 
 MODES = ("plain", "fp32", "bf16")
@@ -76,19 +75,21 @@ def one(given: argparse.Namespace, mode: str, seed: int) -> None:
 
 def only_plain_paths() -> None:
     """Put what is written plainly in the place of all that is fast."""
-    from torch import nn
+    from contextlib import nullcontext
 
-    from transduce.model import kernels, transformer
+    from techniques import plain_dropout, plain_products
+
+    from transduce.model import transformer
     from transduce.model.loss import smoothed_loss
-    from transduce.train import loop
+    from transduce.train import loop, start
 
-    kernels.onednn_pays = lambda: False
+    plain_products()
+    plain_dropout()
     transformer.fused_attention_pays = lambda q, k: False
-    transformer.Dropout = nn.Dropout
     loop.projected_loss = lambda states, output, labels, smoothing: smoothed_loss(
         states @ output.T, labels, smoothing
     )
-    loop.kept_memory = nullcontext
+    loop.kept_memory = start.kept_memory = nullcontext
 
 
 def table(work: Path, count: int) -> None:

@@ -47,13 +47,19 @@ def main() -> None:
 
 
 def plain_loss() -> None:
-    """All logits at once, and PyTorch's way back through them."""
-    from transduce.model.loss import smoothed_loss
+    """PyTorch's cross-entropy of all logits at once."""
+    import torch
+
+    from transduce.model.loss import Loss
     from transduce.train import loop
 
-    loop.projected_loss = lambda states, output, labels, smoothing: smoothed_loss(
-        states @ output.T.to(states.dtype), labels, smoothing
-    )
+    def loss(states, output, labels, smoothing):  # noqa: ANN001, ANN202
+        logits = (states @ output.T.to(states.dtype)).flatten(0, 1)
+        named = {"ignore_index": 0, "reduction": "sum", "label_smoothing": smoothing}
+        smoothed = torch.nn.functional.cross_entropy(logits, labels.flatten(), **named)
+        return Loss(smoothed, smoothed.detach())
+
+    loop.projected_loss = loss
 
 
 def plain_memory() -> None:
@@ -91,16 +97,13 @@ def autocast() -> None:
     import torch
 
     from transduce.model import working
-    from transduce.train import loop
+    from transduce.model.transformer import Transformer
 
     working.working_copy = lambda model: model
-    step = loop.train_step
-
-    def train_step(*arguments: object, **named: object) -> object:
-        with torch.autocast("cpu", torch.bfloat16):
-            return step(*arguments, **named)
-
-    loop.train_step = train_step
+    encode, decode = Transformer.encode, Transformer.decode
+    cast = torch.autocast("cpu", torch.bfloat16)
+    Transformer.encode = lambda *of: cast(encode)(*of)
+    Transformer.decode = lambda *of: cast(decode)(*of).bfloat16()  # for the loss's products
 
 
 TECHNIQUES: dict[str, Callable[[], None]] = {

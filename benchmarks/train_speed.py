@@ -10,7 +10,7 @@ the peers too), some 4096 positions a side. Label smoothing 0.1, dropout 0.1 on 
 sub-layers alone, fused Adam. Each contestant is a process of its own that lives through the whole
 measurement; a round goes once through all of them with the same batches, so that a busy moment of
 the machine hits everyone, and the next round has others, as in a training. The figure is the median
-of the rounds, of real target tokens a second. Each peer is taken at the better of its attentions,
+of the rounds, of real target tokens a second. MarianMT is taken at the better of its attentions,
 and the ratio is to the fastest peer in any precision. Ratios are to be compared, rates are not.
 With --peers-keep-memory the peers' processes get from the environment what transduce sets itself
 (`device.kept_memory`). On a GPU transduce is measured alone.
@@ -104,7 +104,9 @@ def report(isa: str, size: str, given: argparse.Namespace) -> None:
     )
     if given.peers_keep_memory:
         print("the peers' processes keep memory, by the environment")
-    print("\n| | of the fastest peer | target tokens/s | lowest-highest | peak GB |")
+    print(
+        "\n| | of the fastest peer | target tokens/s | lowest-highest | peak GB, imports included |"
+    )
     print("|---|---|---|---|---|")
     for name in sorted(names, key=lambda name: -medians[name]):
         rates = [each.rate for each in rounds[name]]
@@ -325,6 +327,7 @@ def plain_torch(size: str, bf16: bool) -> Callable:
             self.table = nn.Embedding(VOCABULARY, d_model)
             nn.init.normal_(self.table.weight, std=d_model**-0.5)
             self.body = nn.Transformer(d_model, heads, layers, layers, d_ff, 0.1, batch_first=True)
+            self.body.encoder.norm = self.body.decoder.norm = None  # post-norm layers end in one
             self.dropout = nn.Dropout(0.1)
             position = torch.arange(512.0)[:, None]
             angle = position * 10_000.0 ** (-torch.arange(0, d_model, 2) / d_model)

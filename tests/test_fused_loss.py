@@ -209,3 +209,12 @@ def test_the_matrix_of_all_logits_never_exists(
     # And the measure sees the whole matrix where it is made.
     logits = rows * vocabulary
     assert largest(lambda: smoothed_loss(states @ output.to(dtype).T, labels, 0.1)) == logits
+
+
+def test_a_gradient_of_the_gradient_is_refused():
+    states = torch.randn(1, 2, 3, requires_grad=True)
+    output = torch.randn(5, 3, requires_grad=True)
+    loss = projected_loss(states, output, torch.tensor([[1, 2]]), 0.1).smoothed
+    (gradient,) = torch.autograd.grad(loss.square(), states, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

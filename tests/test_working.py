@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transduce.data.batching import Batch, collate
 from transduce.model.config import TransformerConfig
@@ -55,12 +55,14 @@ def gradients(model: Transformer) -> dict[str, Tensor]:
 
 
 @every_kind
-def test_the_copy_shares_the_tables_and_all_else_is_bfloat16(changes: dict[str, str]):
+def test_the_copy_shares_what_has_to_be_exact_and_all_else_is_bfloat16(changes: dict[str, str]):
     model, working = make(**changes)
     before = copy.deepcopy(model.state_dict())
     tables = {"source_embedding.table", "target_embedding.table", "output"}
+    norms = {name for name, part in model.named_modules() if isinstance(part, nn.LayerNorm)}
+    assert len(norms) == 10 + 2 * (changes.get("norm") == "pre")
     for (name, own), master in zip(working.named_parameters(), model.parameters(), strict=True):
-        shared = name.removesuffix(".weight") in tables
+        shared = name.rpartition(".")[0] in tables | norms
         assert (own is master) == shared, name
         assert own.dtype == (torch.float32 if shared else torch.bfloat16), name
         assert master.dtype == torch.float32
@@ -158,3 +160,33 @@ def test_a_learned_position_has_the_sum_over_all_sentences():
     found = model.source_embedding.positions.grad
     torch.testing.assert_close(found[0], torch.full((32,), 4000.0), rtol=2**-8, atol=0)
     assert (found[1:] == 0).all()
+
+
+def test_a_norms_gradient_is_a_sum_over_all_positions():
+    _, working = make()
+    norm = working.decoder[0].feed_forward_residual.norm
+    x = torch.randn(4000, 32).bfloat16().requires_grad_()
+    y = norm(x)
+    assert y.dtype == x.dtype
+    y.sum().backward()
+    assert norm.bias.grad.tolist() == [4000.0] * 32
+    reference = nn.LayerNorm(32, eps=norm.eps, dtype=torch.float64)
+    reference(x.double()).sum().backward()
+    torch.testing.assert_close(norm.weight.grad.double(), reference.weight.grad, atol=1e-2, rtol=0)
+
+
+def test_each_gradient_of_a_large_batch_is_near_that_of_float64():
+    model, working = make()
+    draw = torch.Generator().manual_seed(3)
+    ids = torch.randint(4, 50, (2, 200, 20), generator=draw).tolist()
+    large = collate(list(zip(*ids, strict=True)))
+    backward(working, large)
+    collect_gradients(working, model)
+    found = gradients(model)
+    exact = copy.deepcopy(model).double()
+    exact.zero_grad()
+    backward(exact, large)
+    for name, expected in gradients(exact).items():
+        if not name.endswith("key.bias"):  # its true gradient is 0
+            error = (found[name].double() - expected).norm() / expected.norm()
+            assert error < 0.05, (name, error)

@@ -76,9 +76,13 @@ def kept_memory() -> Generator[None]:
     """Keep memory that is freed for what is asked for next; afterwards give it back.
 
     Each step of a training frees what the next one asks for. Left to itself glibc returns large
-    pieces at once, and the system fills them with zeros anew: a third of a step. Elsewhere than on
-    glibc nothing changes.
+    pieces at once, and the system fills them with zeros anew (benchmarks/techniques.py says what
+    that costs). It holds for the whole process, and is not to be nested. Elsewhere than on glibc
+    nothing changes.
     """
+    # oneDNN would keep 1,024 compiled products, half a megabyte each: of shapes that come again so
+    # seldom that the next step's push them out. Read when it first computes.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if not hasattr(library, "mallopt"):
         yield

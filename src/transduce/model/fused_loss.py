@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from transduce.ids import PAD
 from transduce.model.kernels import gradient_of_weight, product
@@ -63,6 +64,7 @@ class _ProjectedLoss(torch.autograd.Function):
             errors = probs.to(states.dtype)
             of_states[part] = product(errors, weights.T)
             of_output += gradient_of_weight(errors, masked[part])
+            del logits, probs, errors  # before those of the next chunk are made
         # What is the same for all classes needs no pass over them: the mean logit is states @ mean.
         mean = weights.mean(0, dtype=exact)
         plain = (norms - chosen) @ real
@@ -75,6 +77,8 @@ class _ProjectedLoss(torch.autograd.Function):
         return (1 - smoothing) * plain + smoothing * spread, plain
 
     @staticmethod
+    @once_differentiable
+    # pyrefly: ignore[bad-override] - the decorator's type has no name for ctx
     def backward(
         ctx: Any,  # noqa: ANN401 - PyTorch's signature
         *gradients: Float[Tensor, ""],

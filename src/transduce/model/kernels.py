@@ -1,4 +1,4 @@
-"""Fast paths, each equal to the plain one by test: products, attention, dropout on a CPU."""
+"""Fast paths, each equal to the plain one by test: products, norm, attention, dropout."""
 
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,8 @@ from torch.nn import functional
 def onednn_pays() -> bool:
     """Whether oneDNN multiplies float32 matrices faster than MKL, which PyTorch asks.
 
-    MKL uses AVX-512 on Intel's processors alone, oneDNN wherever it is: on others twice as fast.
+    MKL uses AVX-512 on Intel's processors alone, oneDNN wherever it is: on an AMD EPYC it was twice
+    as fast (benchmarks/techniques.py).
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
@@ -42,7 +43,8 @@ def gradient_of_weight(of_y: Tensor, x: Tensor) -> Tensor:
 
 
 def _by_onednn(x: Tensor) -> bool:
-    if x.numel() == 0:  # oneDNN refuses
+    # oneDNN refuses what is empty; autocast wants another precision.
+    if x.numel() == 0 or torch.is_autocast_enabled("cpu"):
         return False
     return x.dtype == torch.float32 and x.device.type == "cpu" and onednn_pays()
 
@@ -67,13 +69,25 @@ class _Product(torch.autograd.Function):
 
 
 class Linear(nn.Linear):
-    """x Wᵀ + b; in training by `product`."""
+    """x Wᵀ + b, always with a bias; in training by `product`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Project the features [..., k] to [..., n]."""
         if self.training and _by_onednn(input):
             return _Product.apply(input, self.weight, self.bias)
         return super().forward(input)
+
+
+class LayerNorm(nn.LayerNorm):
+    """In the precision of its own weights, whatever that of x is.
+
+    The gradients of scale and shift are sums over all positions, which PyTorch's CPU kernel makes
+    in the precision of x: in bfloat16 they stall at 256.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Norm the features [..., d] of each position; the result is of x's type."""
+        return super().forward(input.to(self.weight.dtype)).to(input.dtype)
 
 
 _FUSED_ON_CPU_FROM = {torch.float32: 96, torch.bfloat16: 512}
@@ -114,5 +128,5 @@ class Dropout(nn.Module):
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         lanes = draws.view(torch.int16)[: x.numel()].view(x.shape)
         # At once in x's type: to compare first and then convert takes eight times as long.
-        kept = torch.ge(lanes, dropped - 32_768, out=torch.empty_like(x, requires_grad=False))
+        kept = torch.ge(lanes, dropped - 32_768, out=torch.empty_like(x))
         return x * kept.mul_(65_536 / (65_536 - dropped))

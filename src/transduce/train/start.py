@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -145,13 +146,16 @@ def measure_steps(
         RunError: memory runs out.
     """
 
+    @cache  # the copy in bfloat16 is made where it is asked for, and once
+    def working(bf16: bool) -> Transformer:
+        return working_copy(model) if bf16 else model
+
     def step(bf16: bool) -> None:
-        working = copies[bf16]
-        train_step(model, optimizer, [batch], chosen, working=working, learning_rate=1e-6, seed=0)
+        named = {"working": working(bf16), "learning_rate": 1e-6, "seed": 0}
+        train_step(model, optimizer, [batch], chosen, **named)
 
     with kept_memory(), enough_memory(RunError, demands(config, chosen, architecture)):
         model = Transformer(architecture).to(device).train()
-        copies = {False: model, True: working_copy(model)}
         optimizer = adam(model, chosen)
         batch = collate([data.train[row] for row in _fullest(config, data, chosen)])
         bf16 = bf16_pays(device, step) if config.precision == "auto" else config.precision == "bf16"
