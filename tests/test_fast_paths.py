@@ -58,8 +58,8 @@ def losses(monkeypatch: pytest.MonkeyPatch, *, fast: bool, bf16: bool = False) -
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "onednn_pays", lambda: onednn)
         patch.setattr(transformer, "fused_attention_pays", lambda q, k: fast)
-        attention = noted("attend", transformer.attend)
-        patch.setattr(transformer, "attend", attention)
+        plain = noted("distribution", transformer.distribution)
+        patch.setattr(transformer, "distribution", plain)
         loss = noted("projected_loss", loop.projected_loss) if fast else of_all_logits
         patch.setattr(loop, "projected_loss", loss)
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ def losses(monkeypatch: pytest.MonkeyPatch, *, fast: bool, bf16: bool = False) -
             )
             assert result.applied
             found.append(result.loss / result.tokens)
-    assert set(calls) == {"projected_loss" if fast else "attend"}
+    assert set(calls) == {"projected_loss" if fast else "distribution"}
     return found
 
 

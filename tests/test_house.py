@@ -74,6 +74,7 @@ def test_the_public_names_are_these():
         "Translation",
         "Translator",
         "attention",
+        "record",
         "train",
     ]
     for name in transduce.__all__:

@@ -1,6 +1,7 @@
 """The Transformer of "Attention Is All You Need": from two text files to a translator.
 
-`train` makes a model of text, `Translator` uses it, `Transformer` is the paper's model by itself.
+`train` makes a model of text, `Translator` uses it, `Transformer` is the paper's model by itself,
+and `record` keeps what it computes inside.
 The metrics of `transduce evaluate` are in `transduce.evaluate`, the kinds of errors in
 `transduce.errors`.
 """
@@ -12,6 +13,7 @@ from transduce.model.config import PRESETS, TransformerConfig
 from transduce.model.tiny import TinyTransformer
 from transduce.model.transformer import Transformer, attention
 from transduce.text.tokenizer import Tokenizer
+from transduce.trace.record import record
 from transduce.train.config import TrainConfig
 from transduce.train.start import train
 
@@ -28,5 +30,6 @@ __all__ = [
     "Translation",
     "Translator",
     "attention",
+    "record",
     "train",
 ]

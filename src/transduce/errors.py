@@ -7,6 +7,7 @@
     ├── BundleError              a folder that is not a usable model
     ├── RunError                 a training run that cannot start, go on, or be resumed
     ├── DeviceError              a device or precision that this machine lacks
+    ├── TraceError               names, heads or models that cannot be traced
     └── AttentionError           (also a ValueError) shapes or masks without a distribution
     Stopped                      not an error: a training was asked to stop and has saved (exit 75)
 
@@ -40,6 +41,10 @@ class RunError(TransduceError):
 
 class DeviceError(TransduceError):
     """A device or a precision that this machine does not have."""
+
+
+class TraceError(TransduceError):
+    """Names, heads or models that cannot be traced."""
 
 
 class AttentionError(TransduceError, ValueError):

@@ -105,6 +105,12 @@ def fused_attention_pays(q: Tensor, k: Tensor) -> bool:
     return q.is_cuda or min(q.shape[-2], k.shape[-2]) >= _FUSED_ON_CPU_FROM.get(q.dtype, 96)
 
 
+def hooked(*modules: nn.Module) -> bool:
+    """Whether anybody looks into these modules: what they show, the fused attention does not."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for module in modules for kind in kinds)
+
+
 class Dropout(nn.Module):
     """Zero a share p of the features in training, and scale the others by 1 / (1 - p).
 

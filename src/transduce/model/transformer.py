@@ -20,7 +20,7 @@ from transduce.ids import PAD
 from transduce.model.cache import Cache
 from transduce.model.config import TransformerConfig
 from transduce.model.initialise import glorot, normal
-from transduce.model.kernels import Dropout, LayerNorm, Linear, fused_attention_pays
+from transduce.model.kernels import Dropout, LayerNorm, Linear, fused_attention_pays, hooked
 
 
 def attention(
@@ -72,13 +72,26 @@ def attend(
     allowed: Bool[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "*batch q d_v"], Float[Tensor, "*batch q k"]]:
     """Equation (1) without its checks: for callers whose data guarantees a key to every query."""
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+    weights = distribution(scaled_products(q, k), allowed).to(v.dtype)
+    return weights @ v, weights
+
+
+def scaled_products(
+    q: Float[Tensor, "*batch q d_k"], k: Float[Tensor, "*batch k d_k"]
+) -> Float[Tensor, "*batch q k"]:
+    """The scores: how well each key answers each query, q kᵀ / √d_k."""
+    return (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+
+
+def distribution(
+    scores: Float[Tensor, "*batch q k"], allowed: Bool[Tensor, "..."] | None
+) -> Float[Tensor, "*batch q k"]:
+    """The weights: each row of scores as shares of 1, a blocked key getting none."""
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
     # Of bfloat16 in float32: more exact, and many times faster where rows are short.
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    weights = weights.to(v.dtype)
-    return weights @ v, weights
+    return weights.to(scores.dtype)
 
 
 class MultiHeadAttention(nn.Module):
@@ -89,12 +102,13 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, cross: bool = False) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.count = config.heads
         self.query = Linear(config.d_model, config.heads * config.d_k)
         self.key = Linear(config.d_model, config.heads * config.d_k)
         self.value = Linear(config.d_model, config.heads * config.d_v)
         self.output = Linear(config.heads * config.d_v, config.d_model)
-        self.weights = nn.Identity()  # a name for the weights: hooks see them here
+        # Names on the way of the values: a hook sees what is used, and what it returns is used.
+        self.scores, self.weights, self.heads = nn.Identity(), nn.Identity(), nn.Identity()
         if cross:
             glorot(self.query)
             glorot(self.key, self.value)
@@ -104,7 +118,7 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, x: Float[Tensor, "b n hd"]) -> Float[Tensor, "b h n dk"]:
         """Give each head its part of the features."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (self.count, -1)).transpose(1, 2)
 
     def join(self, x: Float[Tensor, "b h n dv"]) -> Float[Tensor, "b n hd"]:
         """Put the heads' results beside each other: the inverse of split."""
@@ -125,11 +139,12 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "b q d"]:
         """Attend from x to projected keys and values."""
         q = self.split(self.query(x))
-        if fused_attention_pays(q, k):
+        if fused_attention_pays(q, k) and not hooked(self.scores, self.weights, self.heads):
             heads = functional.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
         else:
-            heads, weights = attend(q, k, v, allowed)
-            self.weights(weights)
+            scores = self.scores(scaled_products(q, k))
+            weights = self.weights(distribution(scores, allowed))
+            heads = self.heads(weights @ v)
         return self.output(self.join(heads))
 
     def forward(
