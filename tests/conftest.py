@@ -1,5 +1,11 @@
-"""What every test shares: one thread, and the same hypothesis examples on every machine."""
+"""What every test shares: one thread, the same hypothesis examples everywhere, one browser."""
 
+import os
+import shutil
+from collections.abc import Generator
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import settings
 
@@ -8,3 +14,23 @@ torch.set_num_threads(1)
 
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("house")
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")  # what follows counts the processes of this one
+def browser() -> Generator[Any]:
+    """The machine's Chromium; TRANSDUCE_BROWSER=required makes its absence a failure."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if path is None:
+        assert os.environ.get("TRANSDUCE_BROWSER") != "required", "no Chromium is installed"
+        pytest.skip("no Chromium is installed: the page is not looked at in a browser")
+    options = ["--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    if os.geteuid() == 0:  # root has no sandbox
+        options.append("--no-sandbox")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=options)
+        yield started
+        started.close()

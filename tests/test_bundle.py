@@ -17,7 +17,7 @@ from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 
 TEXTS = ["a small cat sees the old dog", "the dog likes a red boat", "every child paints"]
-ABOUT = {"source_language": "en", "target_language": "nl", "licence": "CC0-1.0"}
+ABOUT = {"source_language": "en", "target_language": "nl", "licence": "CC0-1.0", "note": "a test"}
 
 
 def tokenizer(size: int = 290) -> Tokenizer:

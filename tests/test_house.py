@@ -67,6 +67,7 @@ def test_the_public_names_are_these():
         "SearchOptions",
         "TinyTransformer",
         "Tokenizer",
+        "Trace",
         "TrainConfig",
         "TransduceError",
         "Transformer",
@@ -75,6 +76,7 @@ def test_the_public_names_are_these():
         "Translator",
         "attention",
         "record",
+        "trace",
         "train",
     ]
     for name in transduce.__all__:

@@ -28,7 +28,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     reversals(folder)
     text = {"source": str(folder / "text.src"), "target": str(folder / "text.tgt")}
-    about = {"source_language": "en", "target_language": "nl", "licence": "CC0-1.0"}
+    about = {
+        "source_language": "en",
+        "target_language": "nl",
+        "licence": "CC0-1.0",
+        "note": "a test",
+    }
     train(validate(TrainConfig, SMALL | text | about | {"out": str(folder / "run")}))
     return folder / "run"
 
@@ -261,7 +266,7 @@ def test_info_tells_what_a_model_is(finished: Path):
     assert facts["run"]["finished"]
     assert facts["run"]["best"]
     assert facts["run"]["last_step"] == 20
-    assert facts["licence"] == "CC0-1.0"
+    assert (facts["licence"], facts["note"]) == ("CC0-1.0", "a test")
     assert any(line.startswith("BLEU") for line in facts["scores"])
     assert any("300 pairs read" in line for line in facts["text"])
 

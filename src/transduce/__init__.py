@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need": from two text files to a translator.
 
-`train` makes a model of text, `Translator` uses it, `Transformer` is the paper's model by itself,
-and `record` keeps what it computes inside.
+`train` makes a model of text, `Translator` uses it, `trace` shows what it does with a sentence.
+`Transformer` is the paper's model by itself; `record` keeps what it computes inside.
 The metrics of `transduce evaluate` are in `transduce.evaluate`, the kinds of errors in
 `transduce.errors`.
 """
@@ -13,7 +13,9 @@ from transduce.model.config import PRESETS, TransformerConfig
 from transduce.model.tiny import TinyTransformer
 from transduce.model.transformer import Transformer, attention
 from transduce.text.tokenizer import Tokenizer
+from transduce.trace.document import Trace
 from transduce.trace.record import record
+from transduce.trace.trace import trace
 from transduce.train.config import TrainConfig
 from transduce.train.start import train
 
@@ -23,6 +25,7 @@ __all__ = [
     "SearchOptions",
     "TinyTransformer",
     "Tokenizer",
+    "Trace",
     "TrainConfig",
     "TransduceError",
     "Transformer",
@@ -31,5 +34,6 @@ __all__ = [
     "Translator",
     "attention",
     "record",
+    "trace",
     "train",
 ]

@@ -1,6 +1,6 @@
 """The model directory, the interface between everything: save, load, find, average.
 
-config.json          format, architecture, language codes, licence, what an average was made of
+config.json          format, architecture, languages, licence, note, what an average was made of
 model.safetensors    the weights, each tensor once
 tokenizer.model      SentencePiece; or source.model and target.model where the sides differ
 model_card.md        what it was made of and how well it does
@@ -44,7 +44,7 @@ class Bundle(NamedTuple):
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     about: dict[str, str]
-    """source_language, target_language, licence; empty where unknown."""
+    """The facts of ABOUT."""
 
 
 def save(
@@ -90,11 +90,12 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Bundle:
         model = Transformer(architecture)
     put_weights(model, tensors, folder / "model.safetensors")
     source_tokenizer, target_tokenizer = load_tokenizers(folder, architecture)
-    about = {key: config[key] for key in _ABOUT}
+    about = {key: config[key] for key in ABOUT}
     return Bundle(model.eval().to(device), source_tokenizer, target_tokenizer, about)
 
 
-_ABOUT = ("source_language", "target_language", "licence")
+ABOUT = ("source_language", "target_language", "licence", "note")
+"""What config.json says of a model in words; empty where nothing was stated."""
 
 
 def find(path: Path) -> Path:
@@ -261,7 +262,7 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
     config, tokenizers = read_config(first), load_tokenizers(first)
     for other in others:
         its = read_config(other)
-        if differing := [key for key in ("architecture", *_ABOUT) if its[key] != config[key]]:
+        if differing := [key for key in ("architecture", *ABOUT) if its[key] != config[key]]:
             raise BundleError(
                 f"{other} cannot be averaged with {first}: "
                 f"their config.json differ in {', '.join(differing)}"
@@ -304,7 +305,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     found = config.get("format")
     if found != FORMAT or type(found) is not int:
         raise BundleError(f"{path} has format {found!r:.60}; this version reads {FORMAT}")
-    for key in _ABOUT:
+    for key in ABOUT:
         if not isinstance(config.setdefault(key, ""), str):
             raise BundleError(f"{path}: {key} is not text")
     try:

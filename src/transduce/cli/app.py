@@ -12,9 +12,11 @@ import transduce
 from transduce.cli.check import check
 from transduce.cli.evaluate import evaluate, score
 from transduce.cli.models import average, info
+from transduce.cli.trace import trace
 from transduce.cli.train import demo, train
 from transduce.cli.translate import translate
 from transduce.cli.usage import UsageError, explain
+from transduce.cli.view import view
 from transduce.device import enough_memory
 from transduce.errors import DeviceError, Stopped, TransduceError
 from transduce.files import printable
@@ -27,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The Transformer of 'Attention Is All You Need': from two text files to a translator.",
 )
-for verb in (demo, check, train, translate, evaluate, score, info, average):
+for verb in (demo, check, train, translate, evaluate, score, trace, view, info, average):
     app.command()(verb)
 
 

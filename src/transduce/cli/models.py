@@ -69,6 +69,8 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "model", facts["folder"]
     yield "languages", " to ".join(languages) if all(languages) else "not stated"
     yield "licence", facts["licence"] or "not stated"
+    if facts["note"]:
+        yield "note", facts["note"]
     yield (
         "architecture",
         f"Transformer, {a['encoder_layers']} encoder and {a['decoder_layers']} decoder layers",

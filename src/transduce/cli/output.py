@@ -30,8 +30,8 @@ def check_apart(output: Path | None, *inputs: Path | None) -> None:
 
 
 @contextmanager
-def opened(path: Path | None) -> Generator[TextIO]:
-    """Yield where to write; None is standard output.
+def opened(path: Path | None, option: str = "--output") -> Generator[TextIO]:
+    """Yield where to write; None is standard output. `option` has named the path.
 
     Raises:
         DataError: it is closed, or cannot be written.
@@ -41,7 +41,7 @@ def opened(path: Path | None) -> Generator[TextIO]:
             with whole_file(path) as file:
                 yield file
         except OSError as error:
-            raise DataError(f"--output {path}: {error.strerror}") from None
+            raise DataError(f"{option} {path}: {error.strerror}") from None
         return
     if sys.stdout is None:
         raise DataError("standard output is closed: there is nowhere to write")

@@ -1,10 +1,14 @@
 """Beam search over the sentences of a batch at once: design decision 4.10, to the letter.
 
+`beam_steps` is the search, one step at a time, for who wants to see what it does; `beam_search`
+runs it to the end.
+
 Shapes: n sentences, k beams a sentence (a stepper's rows r are n x k, grouped by sentence), c
 candidate extensions a sentence, V target pieces, t steps so far. All that is small lies on the CPU,
 so that a step asks the device for little: its best extensions.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -52,6 +56,20 @@ class Beams(NamedTuple):
         return Beams(*(values[sentences] for values in self))
 
 
+class Step(NamedTuple):
+    """What one step of a search has found, and what became of it."""
+
+    sentences: Int[Tensor, " n"]
+    """Which of the batch are still searched."""
+    found: Extensions
+    ends: Bool[Tensor, "n c"]
+    """Which of `found` finish here."""
+    opened: Int[Tensor, "n k"]
+    """The columns of `found` that stay open; a later step's `parents` count them."""
+    finished: list[tuple[int, Hypothesis]]
+    """Sentence and output of those among the n best so far."""
+
+
 @torch.inference_mode()
 def beam_search(
     stepper: Stepper, constraints: Constraints, *, beam: int, alpha: float, n_best: int
@@ -61,19 +79,38 @@ def beam_search(
     `stepper` has `beam` rows a sentence; `constraints` is used up. A sentence that is finished
     leaves both at once.
     """
-    beams = _start(constraints.limits, beam=beam, alpha=alpha, n_best=n_best)
     finished: list[list[Hypothesis]] = [[] for _ in range(len(constraints))]
+    for step in beam_steps(stepper, constraints, beam=beam, alpha=alpha, n_best=n_best):
+        for sentence, one in step.finished:
+            finished[sentence].append(one)
+    # Python's sort is stable: of equal scores, the one that was finished first comes first.
+    results = [sorted(found, key=lambda one: -one.score)[:n_best] for found in finished]
+    assert all(results), "the model gave no finite log-probability to what is allowed"
+    return results
+
+
+def beam_steps(
+    stepper: Stepper, constraints: Constraints, *, beam: int, alpha: float, n_best: int
+) -> Iterator[Step]:
+    """Search as `beam_search` does, and yield each step once it is decided.
+
+    To be called, and drained, in one inference mode: a stepper's scores are written into.
+    """
+    beams = _start(constraints.limits, beam=beam, alpha=alpha, n_best=n_best)
     last = torch.full((len(constraints) * beam,), BOS)
     while True:
         log_probs = stepper.score(last)
         constraints.apply(log_probs, beams.tokens.flatten(0, 1))
         found = best_extensions(beams.sums, log_probs, count=2 * beam)
         ends = (found.ids == EOS) & (found.sums > -torch.inf)
+        finished: list[tuple[int, Hypothesis]] = []
         if ends.any():
             beams = _finish(beams, found, ends, constraints.limits, finished, alpha=alpha)
 
         # The first k that did not end stay open: a stable sort puts them first, in order.
-        opened = found.take(ends.byte().sort(dim=1, stable=True).indices[:, :beam])
+        columns = ends.byte().sort(dim=1, stable=True).indices[:, :beam]
+        yield Step(beams.sentences, found, ends, columns, finished)
+        opened = found.take(columns)
         # A sum only falls; the longest output divides it by the most.
         reachable = opened.sums[:, 0].double() / beams.penalties
         stay = (beams.best[:, -1] < reachable).nonzero()[:, 0]
@@ -87,10 +124,6 @@ def beam_search(
         if not torch.equal(rows.flatten(), torch.arange(len(log_probs))):
             stepper.select(rows.flatten())
         last = beams.tokens[:, :, -1].flatten()
-    # Python's sort is stable: of equal scores, the one that was finished first comes first.
-    results = [sorted(found, key=lambda one: -one.score)[:n_best] for found in finished]
-    assert all(results), "the model gave no finite log-probability to what is allowed"
-    return results
 
 
 def best_extensions(
@@ -163,7 +196,7 @@ def _finish(
     found: Extensions,
     ends: Bool[Tensor, "n c"],
     limits: Int[Tensor, " n"],
-    finished: list[list[Hypothesis]],
+    finished: list[tuple[int, Hypothesis]],
     *,
     alpha: float,
 ) -> Beams:
@@ -184,8 +217,7 @@ def _finish(
         limits[rows].tolist(),
         strict=True,
     ):
-        finished[sentence].append(
-            hypothesis(tokens, each, log_prob=total, limit=limit, alpha=alpha)
-        )
+        one = hypothesis(tokens, each, log_prob=total, limit=limit, alpha=alpha)
+        finished.append((sentence, one))
     best = torch.cat([beams.best, scores], dim=1).topk(beams.best.shape[1]).values
     return beams._replace(best=best)

@@ -62,6 +62,10 @@ class Translator:
         models = (first, *others)
         names = names or [f"model {number}" for number in range(1, len(models) + 1)]
         _check_tokenizers(models, names)
+        self.bundles = models
+        """The models; more than one are an ensemble."""
+        self.names = tuple(names)
+        """What each is called: the path that it was loaded from."""
         self._source_tokenizer = first.source_tokenizer
         self._target_tokenizer = first.target_tokenizer
         self._device = next(first.model.parameters()).device

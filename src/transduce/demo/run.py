@@ -18,6 +18,7 @@ from transduce.train.config import TrainConfig
 from transduce.train.start import train
 
 SEED = 1
+NOTE = "learnt a generated grammar"
 SETTINGS = {
     "model": {
         "preset": "tiny",
@@ -58,7 +59,7 @@ def demo(out: Path, console: Console) -> float:
         "of words are held out, so what counts below is sentences that were never seen."
     )
     settings = SETTINGS | {"out": str(out), "seed": SEED, "licence": "Apache-2.0"}
-    settings |= {"source_language": "en", "target_language": "fr"}
+    settings |= {"source_language": "en", "target_language": "fr", "note": NOTE}
     train(validate(TrainConfig, settings | files), console=console)
     translator = Translator.load(out)
     test = corpus(SEED).test

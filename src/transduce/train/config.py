@@ -92,6 +92,8 @@ class TrainConfig(Settings):
     source_language: str = ""
     target_language: str = ""
     licence: str = ""
+    note: str = ""
+    """What people should know who see the model: shown by info, and beside what it computes."""
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelSettings = ModelSettings()

@@ -38,6 +38,7 @@ def describe(path: Path) -> dict[str, Any]:
         "source_language": config["source_language"],
         "target_language": config["target_language"],
         "licence": config["licence"],
+        "note": config["note"],
         "architecture": architecture.model_dump(mode="json"),
         "parameters": parts | {"all": sum(parts.values())},
         "vocabulary": {"source": source.size, "target": target.size, "shared": source is target},

@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from transduce import tensorboard
-from transduce.bundle import Bundle
+from transduce.bundle import ABOUT, Bundle
 from transduce.data.batching import collate, plan
 from transduce.device import (
     bf16_pays,
@@ -124,7 +124,7 @@ def _set_up(
     check_memory(architecture, 0, device)
     torch.manual_seed(config.seed)
     model = Transformer(architecture).to(device)
-    about = config.model_dump(include={"source_language", "target_language", "licence"})
+    about = config.model_dump(include=set(ABOUT))
     average = copy.deepcopy(model) if chosen.ema_decay else model
     kept = Bundle(average, data.source_tokenizer, data.target_tokenizer, about)
     optimizer = adam(model, chosen)

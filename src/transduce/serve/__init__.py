@@ -1,0 +1,1 @@
+"""A model behind HTTP, on this machine alone."""

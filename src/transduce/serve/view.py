@@ -1,0 +1,180 @@
+"""The page, and a model that answers it, for who sits at this machine: the one user of FastAPI.
+
+GET  /           the page
+GET  /api/model  what the model is, as in a document
+POST /api/trace  {"text", "target", "prefix", "beam", "alpha", "off"} -> a document of one trace
+
+It listens on the loopback alone. Other machines do not reach it; the pages of other sites, in a
+browser that does, are refused: by the name that they call it (Host), by where they are from
+(Origin), and since JSON in a request needs a leave that no answer gives (CORS).
+"""
+
+import asyncio
+import json
+import os
+import socket
+from typing import Annotated, Any
+
+from pydantic import Field, Strict
+
+from transduce.config import Settings, validate
+from transduce.decode.translator import Translator
+from transduce.device import enough_memory
+from transduce.errors import DataError, DeviceError, SettingsError, TransduceError
+from transduce.trace.page import html
+from transduce.trace.trace import trace
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, Request
+    from fastapi.concurrency import run_in_threadpool
+    from fastapi.responses import HTMLResponse, Response
+    from starlette.exceptions import HTTPException
+except ImportError:
+    raise SettingsError("view needs pip install 'transduce[view]'") from None
+
+HOST = "127.0.0.1"
+_LARGEST_BODY = 1 << 16
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Question(Settings):
+    """What a page may ask: the arguments of `trace`."""
+
+    text: str = Field(max_length=10_000)
+    target: str | None = Field(None, max_length=10_000)
+    prefix: tuple[int, ...] = Field((), max_length=1024)
+    beam: int = Field(4, ge=1, le=16)
+    alpha: float = Field(0.6, ge=0, le=10)
+    # Strict but for a list, which is what JSON has.
+    off: tuple[Annotated[tuple[str, int], Strict(False)], ...] = Field((), max_length=1024)
+
+
+class _Refused(Exception):
+    """A request that is not answered: an HTTP status, and why."""
+
+
+def application(translator: Translator) -> FastAPI:
+    """Make the application of one model; it computes one trace at a time.
+
+    Raises:
+        TransduceError: what the translator holds cannot be traced.
+    """
+    model = trace(translator, "").to_json()["model"]
+    app = FastAPI(openapi_url=None)  # its pages of documentation load scripts from elsewhere
+    turn = asyncio.Lock()
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Any) -> Response:  # noqa: ANN401
+        reason = _stranger(request)
+        response = _failed(403, reason) if reason else await go_on(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    @app.get("/")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(html(None))
+
+    @app.get("/api/model")
+    async def about() -> Response:
+        return _json(model)
+
+    @app.post("/api/trace")
+    async def ask(request: Request) -> Response:
+        try:
+            question = _question(await _body(request))
+            async with turn:
+                if await request.is_disconnected():  # while others had their turn
+                    return Response()
+                return await run_in_threadpool(_answer, translator, question)
+        except _Refused as refused:
+            return _failed(*refused.args)
+        except TransduceError as error:
+            return _failed(422, str(error))
+
+    @app.exception_handler(HTTPException)
+    async def other(_: Request, error: HTTPException) -> Response:
+        return _failed(error.status_code, error.detail)
+
+    @app.exception_handler(Exception)
+    async def bug(_: Request, error: Exception) -> Response:
+        return _failed(500, "this is a bug of ours; the terminal of the server tells more")
+
+    return app
+
+
+def server(translator: Translator) -> uvicorn.Server:
+    """Make the server of one model; it runs on a socket from `listen`.
+
+    Raises:
+        TransduceError: what the translator holds cannot be traced.
+    """
+    settings = uvicorn.Config(application(translator), log_level="warning", lifespan="off")
+    return uvicorn.Server(settings)
+
+
+def listen(port: int) -> socket.socket:
+    """Take a port of this machine, which no other machine reaches; 0 is any free one.
+
+    Raises:
+        SettingsError: it is in use, or not for this user.
+    """
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)  # its own text tells of sockets
+        raise SettingsError(f"--port {port}: {reason}; name another") from None
+
+
+def _stranger(request: Request) -> str | None:
+    """Why a request is not from this server's own page or this machine's user; None: it is."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    _, port = request.scope["server"]
+    tail = "" if port == 80 else f":{port}"  # browsers leave out HTTP's own
+    if host not in (f"{HOST}{tail}", f"localhost{tail}"):
+        return f"this server is http://{HOST}:{port}, not {host!r:.100}"
+    if origin not in (None, f"http://{host}"):
+        return f"the page of another origin, {origin!r:.100}, asks nothing here"
+    return None
+
+
+async def _body(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise _Refused(415, "Content-Type must be application/json")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_BODY:
+            raise _Refused(413, f"a request has {_LARGEST_BODY:,} bytes at most")
+    return body
+
+
+def _question(body: bytes) -> Question:
+    try:
+        tree = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise DataError("the request is not JSON in UTF-8") from None
+    if not isinstance(tree, dict):
+        raise DataError("the request is not a JSON object")
+    return validate(Question, tree)
+
+
+def _answer(translator: Translator, question: Question) -> Response:
+    with enough_memory(DeviceError, "a shorter text or fewer beams take less"):
+        return _json(trace(translator, **dict(question)).to_json())
+
+
+def _json(tree: object, status: int = 200) -> Response:
+    text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(text.encode(), status, media_type="application/json")
+
+
+def _failed(status: int, message: str) -> Response:
+    return _json({"error": {"message": message}}, status)

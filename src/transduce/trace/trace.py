@@ -1,0 +1,244 @@
+"""One sentence through one model: what it does, what else it could have said, and the checks."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from transduce.bundle import Bundle
+from transduce.config import validate
+from transduce.decode.search import SearchOptions
+from transduce.decode.translator import Translator
+from transduce.errors import DataError, TraceError
+from transduce.ids import BOS, EOS, UNK
+from transduce.model.transformer import Transformer
+from transduce.text.tokenizer import normalize
+from transduce.trace.answers import continuations, switched_off
+from transduce.trace.document import Output, Trace
+from transduce.trace.invariants import check
+from transduce.trace.observe import Recorded, observe
+from transduce.trace.record import heads_off
+from transduce.trace.search import Tree, search_tree
+from transduce.trace.steps import steps
+
+log = logging.getLogger(__name__)
+
+TOP = 10
+"""Likeliest tokens that are shown at each position."""
+
+
+@torch.inference_mode()
+def trace(
+    translator: Translator,
+    text: str,
+    target: str | None = None,
+    *,
+    beam: int = 4,
+    alpha: float = 0.6,
+    prefix: Sequence[int] = (),
+    off: Sequence[tuple[str, int]] = (),
+    answers: bool = False,
+) -> Trace:
+    """Record all that a model does with one sentence, and check it.
+
+    The intermediates are those of a forced pass over `target`, or over what a search finds; the
+    searches are recorded in any case.
+
+    Args:
+        translator: of one model.
+        text: what is translated; one that is too long is cut, with a warning. Of a blank text, with
+            no target or a blank one, the trace is empty.
+        target: whose probability is looked at; None: what beam search finds best.
+        beam: prefixes that beam search keeps; 1 is greedy search.
+        alpha: exponent of the length penalty.
+        prefix: target ids that the searches have to begin with; the last may be EOS.
+        off: heads that are switched off, as attention block and head:
+            ("decoder.1.cross_attention", 2).
+        answers: also record what the model says where each of the likeliest tokens is forced at
+            each position, and with each head, block and pattern switched off.
+
+    Raises:
+        TraceError: an ensemble, a head that does not exist, a prefix that cannot be forced.
+        SettingsError: beam or alpha out of range.
+        DataError: the target is longer than the model can write.
+    """
+    began = time.perf_counter()
+    bundle = _one(translator)
+    options = validate(SearchOptions, {"beam": beam, "alpha": alpha})
+    empty = _empty(bundle, Path(translator.names[0]).absolute().name, options)
+    text, given = normalize(text), None if target is None else normalize(target)
+    if not (text + (given or "")).strip():
+        return empty
+    _check_prefix(bundle, prefix, given)
+    source, cut = _source(bundle, text)
+    off = tuple(dict.fromkeys(off))
+    with heads_off(bundle.model, off):
+        greedy, wide = _searches(bundle.model, source, options, prefix)
+    one = replace(empty, text=text, source=source, source_cut=cut, off=off)
+    one = _with_target(replace(one, greedy=greedy, beam=wide, prefix=len(prefix)), given)
+    one = _observed(_answered(one, options) if answers else one)
+    return replace(one, seconds=time.perf_counter() - began)
+
+
+def _searches(
+    model: Transformer, source: list[int], options: SearchOptions, prefix: Sequence[int]
+) -> tuple[Tree, Tree]:
+    """Search greedily and with beams; a beam of 1 is the former."""
+    limit = _limit(model, source, options)
+    greedy, *wide = (
+        search_tree(model, source, beam=beam, alpha=options.alpha, limit=limit, prefix=prefix)
+        for beam in sorted({1, options.beam})
+    )
+    return greedy, wide[0] if wide else greedy
+
+
+def _with_target(one: Trace, given: str | None) -> Trace:
+    """Add what is traced: a target that is given, or what the search has found."""
+    tokenizer = one.bundle.target_tokenizer
+    found = [*one.beam.finished[0][1].tokens, EOS]
+    labels = found if given is None else _target(one.bundle, given)
+    return replace(
+        one,
+        target=tokenizer.decode(labels) if given is None else given,
+        decoder_input=[BOS, *labels[:-1]],
+        labels=labels,
+        given=given is not None,
+        prefix=min(one.prefix, len(labels)),
+    )
+
+
+def _answered(one: Trace, options: SearchOptions) -> Trace:
+    """Add what else the model would say."""
+    model, given = one.bundle.model, (one.source, one.labels)
+    limit = _limit(model, one.source, options)
+    with heads_off(model, one.off):
+        others = continuations(model, *given, limit)
+        switched, left_out = switched_off(model, *given, limit, one.off)
+    return replace(one, continuations=others, answers=switched, left_out=left_out)
+
+
+def _observed(one: Trace) -> Trace:
+    """Add what the model computes, and the checks."""
+    model, found = one.bundle.model, one.beam.finished[0][1]
+    traced = list(one.labels) == [*found.tokens, EOS]
+    seen = observe(
+        model,
+        one.source,
+        one.decoder_input,
+        one.labels,
+        search_log_prob=found.log_prob if traced else None,
+        off=one.off,
+    )
+    return replace(
+        one,
+        tensors=_alone(seen.tape),
+        steps=steps(model, one.off),
+        output=predictions(seen.tape["output"][0], one.labels),
+        padding=seen.padding,
+        padded=_of_real_queries(seen),
+        cached=_weights(_alone(seen.cached)),
+        invariants=check(model, seen),
+    )
+
+
+def _limit(model: Transformer, source: Sequence[int], options: SearchOptions) -> int:
+    """The greatest |Y|, as `translate` has it."""
+    return min(options.limit(len(source) - 1), model.config.max_length)
+
+
+def predictions(logits: Float[Tensor, "t V"], labels: Sequence[int]) -> Output:
+    """Read distributions off their logits, one for each label; in float64."""
+    logits = logits.double().cpu()
+    log_probs = logits.log_softmax(-1)
+    probabilities = log_probs.exp()
+    order = logits.sort(dim=-1, descending=True, stable=True).indices
+    wanted = torch.tensor(labels)[:, None]
+    return Output(
+        log_probs=log_probs.gather(1, wanted)[:, 0].tolist(),
+        entropy=(-(probabilities * log_probs).sum(-1)).tolist(),
+        top=[
+            list(zip(ids, values, shares, strict=True))
+            for ids, values, shares in zip(
+                order[:, :TOP].tolist(),
+                logits.gather(1, order[:, :TOP]).tolist(),
+                probabilities.gather(1, order[:, :TOP]).tolist(),
+                strict=True,
+            )
+        ],
+        rank=((order == wanted).nonzero()[:, 1] + 1).tolist(),
+    )
+
+
+def _one(translator: Translator) -> Bundle:
+    if len(translator.bundles) > 1:
+        raise TraceError(
+            f"a trace is of one model, and this is an ensemble of {len(translator.bundles)}; "
+            "load each by itself"
+        )
+    return translator.bundles[0]
+
+
+def _source(bundle: Bundle, text: str) -> tuple[list[int], bool]:
+    """Return what the model can read of a text, EOS last, and whether it is less than all."""
+    ids, longest = bundle.source_tokenizer.encode(text), bundle.model.config.max_length - 1
+    if len(ids) > longest:
+        log.warning(
+            "the text's %d pieces are more than the model reads; cut after %d", len(ids), longest
+        )
+    return [*ids[:longest], EOS], len(ids) > longest
+
+
+def _target(bundle: Bundle, text: str) -> list[int]:
+    ids, longest = bundle.target_tokenizer.encode(text), bundle.model.config.max_length - 1
+    if len(ids) > longest:
+        raise DataError(
+            f"the target's {len(ids)} pieces are more than the {longest} that the model can write; "
+            "shorten it"
+        )
+    return [*ids, EOS]
+
+
+def _check_prefix(bundle: Bundle, prefix: Sequence[int], given: str | None) -> None:
+    if prefix and given is not None:
+        raise TraceError("a prefix is for searches, and the target is given; leave one of them out")
+    vocabulary = range(UNK + 1, bundle.model.config.target_vocab_size)
+    for place, token in enumerate(prefix, start=1):
+        if token not in vocabulary and not (token == EOS and place == len(prefix)):
+            raise TraceError(
+                f"prefix: {token} cannot be forced; ids are {vocabulary[0]} to {vocabulary[-1]}, "
+                f"and {EOS} ends it"
+            )
+
+
+def _empty(bundle: Bundle, name: str, options: SearchOptions) -> Trace:
+    return Trace(
+        bundle=bundle,
+        name=name,
+        tensors={},
+        output=Output([], [], [], []),
+        greedy=Tree(1, options.alpha, [], []),
+        beam=Tree(options.beam, options.alpha, [], []),
+        padded={},
+        cached={},
+    )
+
+
+def _alone(tape: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor[0].cpu() for name, tensor in tape.items()}
+
+
+def _weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name.endswith(".weights")}
+
+
+def _of_real_queries(seen: Recorded) -> dict[str, Tensor]:
+    """The maps beside a longer pair, without the rows of padding, which mean nothing."""
+    return {
+        name: weights[:, : weights.shape[1] - seen.padding]
+        for name, weights in _weights(_alone(seen.padded)).items()
+    }

@@ -1,0 +1,9 @@
+// One self-contained HTML file, committed inside the Python package.
+import { svelte } from "@sveltejs/vite-plugin-svelte";
+import { defineConfig } from "vite";
+import { viteSingleFile } from "vite-plugin-singlefile";
+
+export default defineConfig({
+  plugins: [svelte(), viteSingleFile({ removeViteModuleLoader: true })],
+  build: { target: "es2023", reportCompressedSize: false },
+});
