@@ -124,6 +124,7 @@ def _say_next(out: Path, console: Console) -> None:
         f"""
 This model knows a few hundred words of a grammar; it is for looking inside, not for translating.
 Try it:              transduce translate {out}
+Look inside:         transduce view {out}
 Look at the text:    {out / "corpus"}
 With your own text (line k of one file is the translation of line k of the other):
                      transduce train --source my.en --target my.fr --out my-model
