@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jaxtyping
-import pytest
 import torch
 
 from transduce import bundle
@@ -64,18 +62,14 @@ def save(folder: Path) -> Path:
 @cache
 def traced(text: str = SOURCE, target: str | None = TARGET, *, answers: bool = False) -> Any:
     """The document of one trace; it is shared, so copy before changing it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # checked elsewhere; slow
-        return trace(translator(), text, target, answers=answers).to_json()
+    return trace(translator(), text, target, answers=answers).to_json()
 
 
 @cache
 def long() -> Any:
     """A document of 62 source pieces and 47 target pieces: maps above 40 x 40 are painted."""
     text, target = "It was too wide. " * 12, "Elle était trop large. " * 9
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        return trace(translator(64), text, target, beam=1).to_json()
+    return trace(translator(64), text, target, beam=1).to_json()
 
 
 class Answer(NamedTuple):

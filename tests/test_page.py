@@ -97,6 +97,13 @@ def test_the_same_with_several_sentences_and_with_none(look: Looker):
     assert look.problems == []
 
 
+@pytest.mark.parametrize(
+    "document", [{}, {"traces": []}, {"model": {}, "traces": [{"source": {"text": "a"}}]}]
+)
+def test_a_document_of_another_kind_is_told(look: Looker, document: Any):
+    assert "are not those that this page draws" in look.open(document).locator("body").inner_text()
+
+
 def test_a_healthy_trace_has_green_badges_only(look: Looker):
     page = look.open(traced())
     told = badges(page)
@@ -169,6 +176,50 @@ def padding_read(trace: Any) -> None:
         return
 
 
+def words_changed(trace: Any) -> None:
+    first, second = trace["source"]["tokens"][1:3]
+    first["piece"], second["piece"] = second["piece"], first["piece"]
+
+
+def probability_of_another(trace: Any) -> None:
+    first, second = trace["output"]["top"][2][3:5]
+    first["id"], second["id"] = second["id"], first["id"]
+
+
+def total_that_is_none(trace: Any) -> None:
+    trace["output"]["log_prob"] -= 0.5
+
+
+def entropy_of_another(trace: Any) -> None:
+    trace["output"]["entropy"][2] += 0.1
+
+
+def rank_of_another(trace: Any) -> None:
+    trace["output"]["rank"][2] += 100
+
+
+def residual_that_is_no_sum(trace: Any) -> None:
+    change(trace, "encoder.0.self_attention_residual.sum", lambda x: x + 0.1)
+
+
+def edge_that_does_not_add_up(trace: Any) -> None:
+    trace["searches"]["beam"]["nodes"][9]["log_prob"] -= 0.5
+
+
+def score_that_is_no_quotient(trace: Any) -> None:
+    trace["searches"]["beam"]["hypotheses"][0]["score"] -= 0.1
+
+
+def tokens_of_another_path(trace: Any) -> None:
+    first, second, *_ = trace["searches"]["beam"]["hypotheses"]
+    first["tokens"] = second["tokens"]
+
+
+def green_beyond_its_tolerance(trace: Any) -> None:
+    (one,) = (one for one in trace["invariants"] if one["id"] == "pad_zero")
+    one["worst"] = 0.1
+
+
 SQUARE = "L'animal n'a pas traversé la rue trop large"
 """A target as long as SOURCE, so that no shape tells a map from its transpose."""
 
@@ -181,6 +232,16 @@ SQUARE = "L'animal n'a pas traversé la rue trop large"
         (not_normalised, "rows_sum_1"),
         (leaked_future, "causal_zero"),
         (padding_read, "pad_zero"),
+        (words_changed, "axes"),
+        (probability_of_another, "axes"),
+        (total_that_is_none, "axes"),
+        (entropy_of_another, "axes"),
+        (rank_of_another, "axes"),
+        (residual_that_is_no_sum, "replay"),
+        (edge_that_does_not_add_up, "search_equals_forced"),
+        (score_that_is_no_quotient, "search_equals_forced"),
+        (tokens_of_another_path, "search_equals_forced"),
+        (green_beyond_its_tolerance, "pad_zero"),
     ],
 )
 def test_a_broken_document_is_red(look: Looker, break_it: Callable[[Any], None], badge: str):
@@ -553,11 +614,19 @@ def test_a_view_has_an_address(look: Looker):
 
 @pytest.mark.parametrize(
     "fragment",
-    ["#open=nothing&tab=x&head=99", "#target=-5&source=1e9&sentence=77", "#open=" + "%" * 9],
+    [
+        "#open=nothing&tab=x&head=99",
+        "#target=-5&source=1e9&sentence=77",
+        "#open=next_word&target=-1&sentence=-1",
+        f"#open={BLOCK}&tab=heads&head=-1",
+        "#open=" + "%" * 9,
+    ],
 )
 def test_a_wrong_address_does_no_harm(look: Looker, fragment: str):
     page = look.open(traced(), fragment)
     assert at(page, "pair").is_visible()
+    assert at(page, "undrawn").count() == 0
+    assert "undefined" not in page.locator("body").inner_text()
     assert look.problems == []
 
 
@@ -580,7 +649,7 @@ def test_a_server_translates_what_is_typed(look: Looker):
         at(page, "problem").wait_for()
         assert "target" in at(page, "problem").inner_text()
         assert {url.split("/")[2] for url in look.requests} == {client.host}
-        assert len(look.requests) == 3
+        assert len(look.requests) == 4  # the page, the model, and two traces
     assert [one for one in look.problems if "422" not in one] == []
 
 
@@ -597,6 +666,7 @@ def test_another_words_answer_comes_from_the_server(look: Looker):
         page = look.at(f"http://{client.host}/", offline=False)
         at(page, "text").fill(SOURCE)
         at(page, "translate").click()
+        at(page, "target-3").click()
         at(page, "open-next_word").click()
         forced = page.locator('[data-testid^="nw-force-"][aria-disabled="false"]').first
         piece = forced.get_attribute("aria-label").split()[1]

@@ -2,11 +2,12 @@
 
 import math
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from tracing import SETTINGS, make, pair
+from tracing import DECODER_INPUT, SETTINGS, SOURCE, hooks, make, pair, without
 
 import transduce
 from transduce.decode.beam import beam_search
@@ -21,20 +22,12 @@ from transduce.model.transformer import Transformer
 from transduce.trace.record import heads_off, record
 from transduce.trace.steps import attentions, names
 
-SOURCE = torch.tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
-DECODER_INPUT = torch.tensor([[1, 4, 5, 6], [1, 7, 8, PAD]])
 LABELS = torch.tensor([[4, 5, 6, EOS], [7, 8, EOS, PAD]])
 
 
 def ids(s: int, t: int) -> tuple[Tensor, Tensor]:
     source, decoder_input, _ = pair(s, t)
     return torch.tensor([source]), torch.tensor([decoder_input])
-
-
-def hooks(model: Transformer) -> int:
-    """How many hooks anybody has on a model."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks")
-    return sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
 
 
 def count_fused(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -294,16 +287,6 @@ BLOCK_HEAD = ("decoder.0.cross_attention", 2)
 OFF = [BLOCK_HEAD, ("encoder.1.self_attention", 0), ("decoder.1.self_attention", 3)]
 
 
-def without_rows(model: Transformer, off: list[tuple[str, int]]) -> Transformer:
-    """The same model whose W_O has zeros where it would read the heads."""
-    with torch.no_grad():
-        for block, head in off:
-            attention = model.get_submodule(block)
-            width = attention.output.in_features // model.config.heads
-            attention.output.weight[:, head * width : (head + 1) * width] = 0
-    return model
-
-
 OFF_SETTINGS = [name for name in SETTINGS if name != "tensor2tensor"]  # it has one head
 
 
@@ -311,7 +294,7 @@ OFF_SETTINGS = [name for name in SETTINGS if name != "tensor2tensor"]  # it has 
 @pytest.mark.parametrize("shape", [(6, 4), (100, 100)])
 @torch.no_grad()
 def test_a_head_that_is_off_is_a_head_that_w_o_does_not_read(name, shape):
-    model, expected = make(**SETTINGS[name]), without_rows(make(**SETTINGS[name]), OFF)
+    model, expected = make(**SETTINGS[name]), without(make(**SETTINGS[name]), OFF)
     plain = model(*ids(*shape))
     with heads_off(model, OFF):
         found = model(*ids(*shape))
@@ -322,7 +305,7 @@ def test_a_head_that_is_off_is_a_head_that_w_o_does_not_read(name, shape):
 
 @pytest.mark.parametrize("name", OFF_SETTINGS)
 def test_heads_are_off_in_search_too_all_beams_of_all_sentences(name):
-    model, expected = make(**SETTINGS[name]), without_rows(make(**SETTINGS[name]), OFF)
+    model, expected = make(**SETTINGS[name]), without(make(**SETTINGS[name]), OFF)
     source = torch.tensor([pair(s, 1, seed=s)[0] + [PAD] * (9 - s) for s in (9, 3, 6)])
 
     def search(model: Transformer) -> list[list[float]]:
@@ -367,3 +350,14 @@ def test_heads_that_do_not_exist_are_told(off, message):
     with pytest.raises(TraceError, match=message), heads_off(model, [OFF[0], off]):
         pass
     assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("hooked", [record, lambda model: heads_off(model, [])])
+def test_what_would_run_past_hooks_is_refused(hooked, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    compiled = make()
+    compiled.compile(backend="eager")
+    wrapped = torch.nn.DataParallel(make())
+    for model in (compiled, wrapped, torch.compile(make(), backend="eager"), None):
+        with pytest.raises(TraceError, match="hooks"), hooked(model):
+            pass

@@ -30,7 +30,9 @@ def translator():
     tokenizer = train_tokenizer(texts, TokenizerConfig(), vocab_size=700)
     torch.manual_seed(0)
     size = {"source_vocab_size": tokenizer.size, "target_vocab_size": tokenizer.size}
-    config = TransformerConfig.model_validate(SMALL | size | {"heads": 2, "encoder_layers": 1})
+    config = TransformerConfig.model_validate(
+        SMALL | size | {"heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    )
     about = {"source_language": "en", "target_language": "fr", "licence": ""}
     return Translator(Bundle(Transformer(config).eval(), tokenizer, tokenizer, about))
 
@@ -118,5 +120,5 @@ def test_all_tables_are_printed(translator, capsys):
     referent.report(translator, 4, 0)
     tables = capsys.readouterr().out.split("\n\n")
     rows = [block.count("\n") - 1 for block in tables if block.startswith("|")]
-    heads = 2 * (1 + 2 * 2)
-    assert rows == [1 + heads + 5 + 3 + 2 + 1, 11, 4, 2, 5, 7, 6]
+    blocks, heads = 3, 6
+    assert rows == [1 + heads + blocks + 3 + 2 + 1, 11, 2, 2, 5, 7, 6]

@@ -9,15 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from tracing import SETTINGS, make, pair
+from tracing import DECODER_INPUT, SETTINGS, SOURCE, make, pair
 
-from transduce.ids import EOS, PAD
 from transduce.model import transformer
 from transduce.trace.record import heads_off, record
 from transduce.trace.steps import INPUTS, Step, attentions, names, steps
-
-SOURCE = torch.tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
-DECODER_INPUT = torch.tensor([[1, 4, 5, 6], [1, 7, 8, PAD]])
 
 ATTENTION = ["query", "key", "value", "scores", "weights", "heads", "output"]
 FEED_FORWARD = ["inner", "activation", "outer"]

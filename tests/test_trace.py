@@ -1,17 +1,19 @@
 """A trace holds what the model did with a sentence, and its document what the page reads."""
 
 import base64
-import copy
 import itertools
+import copy
 import json
 import logging
 import math
 import random
 
 import contract
+import jaxtyping
 import numpy as np
 import pytest
 import torch
+from tracing import hooks, without
 
 from transduce import Translator, trace
 from transduce.bundle import Bundle
@@ -59,8 +61,8 @@ def make(seed: int, source, target, *, max_length: int = 64, **changes) -> Bundl
     torch.manual_seed(seed)
     settings = {"d_model": 32, "heads": 2, "d_ff": 64, "encoder_layers": 1, "decoder_layers": 2}
     config = TransformerConfig(
-        source_vocab_size=source.size, target_vocab_size=target.size, dropout=0.0,
-        max_length=max_length, **(settings | {"tie": "none"} | changes),
+        source_vocab_size=source.size, target_vocab_size=target.size,
+        max_length=max_length, **(settings | {"tie": "none", "dropout": 0.0} | changes),
     )  # fmt: skip
     model = Transformer(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -162,7 +164,11 @@ def test_the_document_is_what_the_page_reads(bundles):
             for name in step["inputs"]:
                 known = {"source", "decoder_input", "source_mask", "target_mask"}
                 assert name in known or names.index(name) < names.index(step["name"])
-        s, t = len(found["source"]["tokens"]), len(found["target"]["labels"])
+        told = (found["source"]["tokens"], found["target"]["input"], found["target"]["labels"])
+        assert [[token["id"] for token in tokens] for tokens in told] == [
+            *(list(ids) for ids in (one.source, one.decoder_input, one.labels))
+        ]
+        s, t = len(one.source), len(one.labels)
         assert np.array_equal(found["masks"]["source"], np.ones(s, dtype=bool))
         assert np.array_equal(found["masks"]["target"], np.tri(t, dtype=bool))
         columns = found["padded"]["columns"]
@@ -222,10 +228,10 @@ def test_distributions_are_those_of_a_forced_pass(bundles):
         assert math.fsum(one.output.log_probs) == pytest.approx(scored.log_prob, abs=1e-5)
 
 
-@pytest.mark.parametrize(("beam", "alpha"), [(1, 0.6), (2, 0.0), (4, 0.6), (5, 1.5)])
-def test_without_a_target_it_is_the_translation(bundles, beam, alpha):
+def test_without_a_target_it_is_the_translation(bundles):
     text = "this old dog likes every boat"
-    for bundle in bundles:
+    searches = [(1, 0.6), (2, 0.0), (4, 0.6), (5, 1.5)]
+    for bundle, (beam, alpha) in zip(bundles, searches, strict=True):
         translator = Translator(bundle)
         one = trace(translator, text, beam=beam, alpha=alpha)
         wanted = translator.translate(text, beam=beam, alpha=alpha)
@@ -329,7 +335,7 @@ def test_what_is_forced_stands_first(translator):
 
 
 def test_continuations_are_greedy_search_after_a_forced_token(bundles):
-    for bundle in bundles[::2]:
+    for bundle in bundles[2:3]:
         model = bundle.model
         one = trace(Translator(bundle), "this old dog", "le chien dort", answers=True)
         assert one.continuations is not None
@@ -362,18 +368,8 @@ def test_continuations_are_greedy_search_after_a_forced_token(bundles):
                 assert each.found.log_prob == pytest.approx(total, abs=1e-3)
 
 
-def without(bundle: Bundle, heads) -> Bundle:
-    """The model whose output projection does not read these heads: the same as to zero them."""
-    model = copy.deepcopy(bundle.model)
-    width = model.config.d_v
-    with torch.no_grad():
-        for block, head in heads:
-            model.get_submodule(block).output.weight[:, head * width : (head + 1) * width] = 0
-    return bundle._replace(model=model)
-
-
 def test_answers_are_those_of_the_model_without_the_heads(bundles):
-    for bundle in bundles[2:4]:
+    for bundle in bundles[2:3]:
         one = trace(Translator(bundle), "this old dog", "le chien dort", answers=True)
         heads, blocks = bundle.model.config.heads, 1 + 2 * 2
         assert one.answers is not None
@@ -383,7 +379,7 @@ def test_answers_are_those_of_the_model_without_the_heads(bundles):
         )
         assert len({tuple(each.off) for each in one.answers}) == len(one.answers)
         for each in one.answers:
-            other = without(bundle, each.off)
+            other = bundle._replace(model=without(bundle.model, each.off))
             wanted = Translator(other).translate("this old dog", beam=1)
             assert bundle.target_tokenizer.decode(each.found.tokens) == wanted.text
             assert each.found.log_prob == pytest.approx(wanted.log_prob, abs=1e-3)
@@ -393,9 +389,11 @@ def test_answers_are_those_of_the_model_without_the_heads(bundles):
 
 def test_a_trace_with_heads_off_is_that_of_the_model_without_them(bundles):
     off = [("decoder.0.cross_attention", 1), ("encoder.0.self_attention", 0)]
-    for bundle in bundles:
+    for bundle in bundles[1:3]:
         one = trace(Translator(bundle), "this old dog", beam=3, off=[*off, off[0]])
-        other = trace(Translator(without(bundle, off)), "this old dog", beam=3)
+        other = trace(
+            Translator(bundle._replace(model=without(bundle.model, off))), "this old dog", beam=3
+        )
         assert one.ok
         assert one.target == other.target
         assert torch.allclose(one.tensors["output"], other.tensors["output"], atol=1e-4)
@@ -407,12 +405,15 @@ def test_a_trace_with_heads_off_is_that_of_the_model_without_them(bundles):
 
 def test_too_many_answers_are_left_out_and_it_is_said(translator, monkeypatch):
     monkeypatch.setattr(answers_module, "MOST_ANSWERS", 9)
+    monkeypatch.setattr(answers_module, "MOST_FORCED", 1)
     one = trace(translator, "dog", "le", answers=True)
     assert one.answers is not None
     assert max(len(each.off) for each in one.answers) == 4
     assert all(len(each.off) > 1 for each in one.answers)
+    assert {each.position for each in one.continuations or ()} == {0}
     (found,) = contract.read(one.to_json())["traces"]
     assert "answers with heads switched off: 10 are too many" in found["left_out"]
+    assert "continuations after the first 1 pieces: there are 2" in found["left_out"]
 
 
 def test_what_would_be_too_large_is_left_out_and_it_is_said(translator, monkeypatch):
@@ -431,6 +432,9 @@ def test_what_would_be_too_large_is_left_out_and_it_is_said(translator, monkeypa
 def test_what_cannot_be_traced_is_refused(bundles, translator):
     with pytest.raises(TraceError, match="an ensemble of 2"):
         trace(Translator(bundles[0], bundles[1]), "dog")
+    half = bundles[0]._replace(model=copy.deepcopy(bundles[0].model).bfloat16())
+    with pytest.raises(TraceError, match="trace them as float32"):
+        trace(Translator(half), "dog")
     with pytest.raises(TraceError, match="leave one of them out"):
         trace(translator, "dog", "le", prefix=[300])
     for prefix in ([0], [3], [EOS, 300], [10_000], [-1]):
@@ -451,8 +455,7 @@ def test_it_leaves_nothing_behind(translator):
     trace(translator, "dog", answers=True, off=[("encoder.0.self_attention", 0)])
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name])
-    assert not any(module._forward_hooks for module in model.modules())
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert hooks(model) == 0
     first = trace(translator, "dog").to_json()["traces"][0]
     second = trace(translator, "dog").to_json()["traces"][0]
     del first["seconds"], second["seconds"]
@@ -471,3 +474,41 @@ def test_a_notebook_and_a_file_show_the_page(translator, tmp_path):
     with pytest.raises(DataError, match="No such file"):
         one.save_html(tmp_path / "nowhere" / "trace.html")
     assert [path.name for path in tmp_path.iterdir()] == ["trace.html"]
+
+
+def test_a_model_in_training_is_traced_as_in_evaluation(tokenizer):
+    bundle = make(6, tokenizer, tokenizer, dropout=0.5)
+    expected = trace(Translator(bundle), "this old dog", answers=True).to_json()["traces"][0]
+    bundle.model.train()
+    found = trace(Translator(bundle), "this old dog", answers=True)
+    assert bundle.model.training
+    assert found.ok
+    assert found.to_json()["traces"][0] | {"seconds": 0} == expected | {"seconds": 0}
+
+
+def test_all_of_a_long_prefix_is_forced(translator):
+    """Longer than a search of such a short text goes by itself, as continuations are."""
+    bundle = translator.bundles[0]
+    piece = bundle.target_tokenizer.encode("chien")[0]
+    for count in (60, bundle.model.config.max_length - 1):
+        found = trace(translator, "dog", prefix=[piece] * count)
+        assert list(found.labels[:count]) == [piece] * count
+        assert found.prefix == count
+    ended = trace(translator, "dog", prefix=[piece] * count + [EOS])
+    assert ended.prefix == len(ended.labels) == count + 1
+    with pytest.raises(TraceError, match="more than the 63 the model can write"):
+        trace(translator, "dog", prefix=[piece] * (count + 1))
+
+
+def test_what_python_does_not_check_is_taken_or_told(translator, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for given in ((["dog"],), (None,), ("dog", b"le")):
+        with pytest.raises(DataError, match="must be a string, not"):
+            trace(translator, *given)
+    block = "decoder.0.cross_attention"
+    found = trace(
+        translator, "dog", off=[[block, np.int64(1)], (block, 1)], prefix=np.array([300, 301])
+    )
+    assert found.off == ((block, 1),)
+    assert list(found.labels[:2]) == [300, 301]
+    json.dumps(found.to_json())

@@ -58,7 +58,7 @@ def test_json_and_page_hold_every_text(model, tmp_path):
         assert one["searches"]["beam"]["beam"] == 2
         assert one["continuations"]
         assert one["answers"]
-        wanted = trace(Translator.load(model), text, beam=2, answers=True).to_json()
+        wanted = trace(Translator.load(model), text, beam=2).to_json()
         (wanted,) = wanted["traces"]
         assert one["target"] == wanted["target"]
         assert one["output"]["log_probs"] == pytest.approx(wanted["output"]["log_probs"], abs=1e-5)
@@ -95,6 +95,11 @@ def test_what_it_refuses_is_one_line(model, tmp_path):
     assert "both name" in refused(
         "trace", model, "a", "--json", tmp_path / "x", "--html", tmp_path / "x"
     )
+    (tmp_path / "link").symlink_to("x")
+    assert "both name" in refused(
+        "trace", model, "a", "--json", tmp_path / "x", "--html", tmp_path / "link"
+    )
+    (tmp_path / "link").unlink()
     assert "--json" in refused("trace", model, "a", "--json", tmp_path / "nowhere" / "x")
     assert "--html" in refused("trace", model, "a", "--html", tmp_path)
     assert "beam" in refused("trace", model, "a", "--beam", "0")

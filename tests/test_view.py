@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,9 @@ def test_a_wrong_question_is_one_line(client: Client, asked, says: str):
     assert says in error(answer)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 60_000, b'{"text": NaN', b"null"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"[" * 60_000, b'{"text": NaN', b"null", rb'{"\ud800": 1}']
+)
 def test_what_is_no_json_is_one_line(client: Client, body: bytes):
     answer = client.send(body, **{"Content-Type": "application/json; charset=utf-8"})
     assert answer.status == 422
@@ -191,6 +194,7 @@ def test_a_bug_is_told_in_json(client: Client, monkeypatch: pytest.MonkeyPatch):
     answer = client.post({"text": "a"})
     assert answer.status == 500
     assert "secret" not in error(answer)
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
 def test_memory_that_runs_out_is_one_line(client: Client, monkeypatch: pytest.MonkeyPatch):
@@ -250,3 +254,30 @@ def test_the_verb_serves_until_a_signal(tmp_path: Path, number: signal.Signals):
         running.kill()
     assert (out, errors) == ("", "")
     assert running.returncode == (0 if number == signal.SIGINT else -signal.SIGTERM)
+
+
+HALF = (
+    "POST /api/trace HTTP/1.1\r\nHost: {}\r\n"
+    "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{"
+)
+
+
+def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    """Not by who asks meanwhile, nor by the end of the server."""
+    monkeypatch.setattr(view, "_PATIENCE", 0.5)
+    with ExitStack() as halves:
+        with serving() as client:
+            for _ in range(3):
+                half = halves.enter_context(socket.create_connection(("127.0.0.1", client.port)))
+                half.settimeout(60)
+                half.sendall(HALF.format(client.host).encode())
+            assert client.post({"text": "a", "beam": 1}).status == 200
+        assert half.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_who_goes_away_in_the_middle_leaves_no_error(capsys: pytest.CaptureFixture):
+    with serving() as client:
+        with socket.create_connection(("127.0.0.1", client.port)) as half:
+            half.sendall(HALF.format(client.host).encode())
+        assert client.get("/api/model").status == 200
+    assert capsys.readouterr().err == ""

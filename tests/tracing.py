@@ -1,8 +1,11 @@
 """Models to trace: every setting of the architecture in some of them, each parameter random."""
 
+import copy
+from collections.abc import Iterable
+
 import torch
 
-from transduce.ids import BOS, EOS
+from transduce.ids import BOS, EOS, PAD
 from transduce.model.config import TransformerConfig
 from transduce.model.transformer import Transformer
 
@@ -40,6 +43,27 @@ def make(**changes: object) -> Transformer:
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
+
+
+SOURCE = torch.tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
+DECODER_INPUT = torch.tensor([[BOS, 4, 5, 6], [BOS, 7, 8, PAD]])
+
+
+def without(model: Transformer, off: Iterable[tuple[str, int]]) -> Transformer:
+    """The same model whose W_O has zeros where it would read the heads."""
+    model = copy.deepcopy(model)
+    width = model.config.d_v
+    with torch.no_grad():
+        for block, head in off:
+            weight = model.get_submodule(block).output.weight
+            weight[:, head * width : (head + 1) * width] = 0
+    return model
+
+
+def hooks(model: Transformer) -> int:
+    """How many hooks anybody has on a model."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    return sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
 
 
 def pair(s: int, t: int, seed: int = 0) -> tuple[list[int], list[int], list[int]]:

@@ -3,4 +3,9 @@ import { mount } from "svelte";
 import App from "./App.svelte";
 import "./styles.css";
 
-mount(App, { target: document.getElementById("app")! });
+const target = document.getElementById("app")!;
+try {
+  mount(App, { target });
+} catch (error) {
+  target.textContent = `The numbers in this file are not those that this page draws. ${error}`;
+}

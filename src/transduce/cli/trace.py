@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from os.path import realpath
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +47,7 @@ def trace(  # noqa: PLR0913 - one parameter an option
     """Show what a model does with a sentence, number by number, and check the numbers."""
     if target is not None and len(texts) > 1:
         raise SettingsError(f"--target is the translation of one TEXT, and there are {len(texts)}")
-    if html is not None and html == as_json:
+    if html is not None and as_json is not None and realpath(html) == realpath(as_json):
         raise SettingsError(f"--html and --json both name {html}; name two files")
     given = {"beam": beam, "alpha": alpha}
     options = validate(SearchOptions, {k: v for k, v in given.items() if v is not None})
@@ -128,8 +129,8 @@ def _lines(trace: Trace) -> Iterator[str]:
             one.id,
             "nothing to check"
             if not one.checked
-            else f"worst {'not finite' if one.worst is None else f'{one.worst:.1e}'}, "
-            f"tolerance {one.tolerance:.0e}, {one.checked:,} checked",
+            else f"worst {'not finite' if one.worst is None else f'{one.worst:.2g}'}, "
+            f"tolerance {one.tolerance:.1g}, {one.checked:,} checked",
         )
         for one in trace.invariants
     ]

@@ -279,20 +279,19 @@ class DecoderLayer(nn.Module):
 
     def step(self, x: Float[Tensor, "r 1 d"], cache: Cache, layer: int) -> Float[Tensor, "r 1 d"]:
         """Do the same for one more position, with what came before taken from the cache."""
-
-        def self_attention(x: Tensor) -> Tensor:
-            keys, values = cache.append(layer, *self.self_attention.keys_values(x))
-            return self.self_attention.mix(x, keys, values, None)
-
-        def cross_attention(x: Tensor) -> Tensor:
-            # The rows of a sentence are queries to one memory: nothing is copied for each of them.
-            queries = x.unflatten(0, (-1, cache.width)).squeeze(2)
-            keys, values = cache.cross[layer]
-            return self.cross_attention.mix(queries, keys, values, cache.memory_mask).view_as(x)
-
-        x = self.self_attention_residual(x, self_attention)
-        x = self.cross_attention_residual(x, cross_attention)
+        x = self.self_attention_residual(x, lambda x: self._look_back(x, cache, layer))
+        x = self.cross_attention_residual(x, lambda x: self._consult(x, cache, layer))
         return self.feed_forward_residual(x, self.feed_forward)
+
+    def _look_back(self, x: Float[Tensor, "r 1 d"], cache: Cache, layer: int) -> Tensor:
+        """Attend to what came before, and to x itself."""
+        keys, values = cache.append(layer, *self.self_attention.keys_values(x))
+        return self.self_attention.mix(x, keys, values, None)
+
+    def _consult(self, x: Float[Tensor, "r 1 d"], cache: Cache, layer: int) -> Tensor:
+        """Attend to the memory: the rows of a sentence are queries to one, which is not copied."""
+        queries = x.unflatten(0, (-1, cache.width)).squeeze(2)
+        return self.cross_attention.mix(queries, *cache.cross[layer], cache.memory_mask).view_as(x)
 
 
 class Transformer(nn.Module):

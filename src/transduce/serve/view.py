@@ -30,11 +30,14 @@ try:
     from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import HTMLResponse, Response
     from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
 except ImportError:
     raise SettingsError("view needs pip install 'transduce[view]'") from None
 
 HOST = "127.0.0.1"
 _LARGEST_BODY = 1 << 16
+_PATIENCE = 3
+"""Seconds for a request to arrive; it comes from this machine."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -67,19 +70,18 @@ def application(translator: Translator) -> FastAPI:
         TransduceError: what the translator holds cannot be traced.
     """
     model = trace(translator, "").to_json()["model"]
-    app = FastAPI(openapi_url=None)  # its pages of documentation load scripts from elsewhere
+    # Its pages of documentation load scripts from elsewhere.
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
     turn = asyncio.Lock()
 
     @app.middleware("http")
     async def guard(request: Request, go_on: Any) -> Response:  # noqa: ANN401
         reason = _stranger(request)
-        response = _failed(403, reason) if reason else await go_on(request)
-        response.headers.update(_HEADERS)
-        return response
+        return _failed(403, reason) if reason else await go_on(request)
 
     @app.get("/")
     async def page() -> HTMLResponse:
-        return HTMLResponse(html(None))
+        return HTMLResponse(html(None), headers=_HEADERS)
 
     @app.get("/api/model")
     async def about() -> Response:
@@ -149,16 +151,23 @@ async def _body(request: Request) -> bytes:
     if kind != "application/json":
         raise _Refused(415, "Content-Type must be application/json")
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _LARGEST_BODY:
-            raise _Refused(413, f"a request has {_LARGEST_BODY:,} bytes at most")
+    try:
+        async with asyncio.timeout(_PATIENCE):  # or half a request would outlive Ctrl-C
+            async for part in request.stream():
+                body += part
+                if len(body) > _LARGEST_BODY:
+                    raise _Refused(413, f"a request has {_LARGEST_BODY:,} bytes at most")
+    except ClientDisconnect:
+        raise _Refused(400, "the request ended in the middle") from None  # nobody hears it
+    except TimeoutError:
+        raise _Refused(408, f"the request was not whole after {_PATIENCE} s") from None
     return body
 
 
 def _question(body: bytes) -> Question:
     try:
         tree = json.loads(body.decode("utf-8"))
+        json.dumps(tree, ensure_ascii=False).encode()  # JSON can spell half a character
     except (ValueError, RecursionError):
         raise DataError("the request is not JSON in UTF-8") from None
     if not isinstance(tree, dict):
@@ -173,7 +182,7 @@ def _answer(translator: Translator, question: Question) -> Response:
 
 def _json(tree: object, status: int = 200) -> Response:
     text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(text.encode(), status, media_type="application/json")
+    return Response(text.encode(), status, _HEADERS, media_type="application/json")
 
 
 def _failed(status: int, message: str) -> Response:

@@ -17,10 +17,11 @@ from transduce.trace.steps import attentions
 FORCED = 4
 """Tokens that are forced at each position, besides the label."""
 
+MOST_FORCED = 64
+"""Positions, from the first: each token that is forced costs a translation."""
+
 MOST_ANSWERS = 64
 """Choices of heads to switch off; each costs a translation."""
-
-_ROWS = 256  # of a batch
 
 Heads = list[tuple[str, int]]
 
@@ -28,11 +29,11 @@ Heads = list[tuple[str, int]]
 @torch.inference_mode()
 def continuations(
     model: Transformer, source: Sequence[int], labels: Sequence[int], limit: int
-) -> list[Continuation]:
+) -> tuple[list[Continuation], list[str]]:
     """At each position force each of the likeliest tokens but the label, and go on greedily.
 
     `source` and `labels` end with EOS; an output has at most `limit` tokens, or as many as those
-    before the position need.
+    before the position need. Returns them, and what is left out, and why.
     """
     device = next(model.parameters()).device
     memory = model.encode(torch.tensor([list(source)], device=device))
@@ -40,14 +41,19 @@ def continuations(
     logits = model.output(model.decode(decoder_input, *memory))[0]
     logits[:, [PAD, BOS, UNK]] = -torch.inf  # no search produces them
     logits[range(len(labels)), list(labels)] = -torch.inf
-    places = range(min(len(labels), model.config.max_length - 1))  # at the last one all must end
+    # At the last position that a model has, all must end.
+    places = range(min(len(labels), model.config.max_length - 1, MOST_FORCED))
     count = min(FORCED, logits.shape[1] - 4)
     likeliest = logits.sort(dim=1, descending=True, stable=True).indices[:, :count].tolist()
     forced = [(place, token) for place in places for token in likeliest[place]]
     found = _greedy(
         model, source, [[*labels[:place], token] for place, token in forced], limit=limit
     )
-    return [Continuation(*one, output) for one, output in zip(forced, found, strict=True)]
+    left_out = [f"continuations after the first {MOST_FORCED} pieces: there are {len(labels)}"]
+    return (
+        [Continuation(*one, output) for one, output in zip(forced, found, strict=True)],
+        left_out if len(labels) > MOST_FORCED else [],
+    )
 
 
 def switched_off(
@@ -94,11 +100,7 @@ def _greedy(
 ) -> list[Hypothesis]:
     """Search greedily for outputs that begin with each prefix."""
     device = next(model.parameters()).device
-    found = []
-    for start in range(0, len(prefixes), _ROWS):
-        some = prefixes[start : start + _ROWS]
-        limits = [min(max(limit, 2 * len(p)), model.config.max_length) for p in some]
-        ids = torch.tensor([list(source)] * len(some), device=device)
-        stepper = ModelStepper(model, ids, width=1, capacity=max(limits))
-        found += greedy(stepper, Constraints(limits, prefixes=some), alpha=0.0)
-    return found
+    limits = [min(max(limit, 2 * len(p)), model.config.max_length) for p in prefixes]
+    ids = torch.tensor([list(source)] * len(prefixes), device=device)
+    stepper = ModelStepper(model, ids, width=1, capacity=max(limits))
+    return greedy(stepper, Constraints(limits, prefixes=prefixes), alpha=0.0)

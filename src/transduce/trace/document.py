@@ -7,7 +7,7 @@ import base64
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,12 +92,12 @@ class Trace:
     """The target was given; else it is what the model itself finds best."""
     prefix: int = 0
     """How many of the first labels were forced on the search."""
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """Every intermediate by the name of its step, on the CPU, without a batch dimension; and
     source_mask [s], target_mask [t t]: True = may attend."""
     steps: Sequence[Step] = ()
     """How each is computed, in the order of computation."""
-    output: Output
+    output: Output = field(default_factory=lambda: Output([], [], [], []))
     greedy: Tree
     beam: Tree
     continuations: Sequence[Continuation] | None = None
@@ -106,9 +106,9 @@ class Trace:
     """None: not asked for."""
     padding: int = 0
     """Columns of PAD in `padded`."""
-    padded: Mapping[str, Tensor]
+    padded: Mapping[str, Tensor] = field(default_factory=dict)
     """Attention weights of the same sentence beside a longer one."""
-    cached: Mapping[str, Tensor]
+    cached: Mapping[str, Tensor] = field(default_factory=dict)
     """The decoder's attention weights, from decoding token by token with a cache."""
     off: Sequence[tuple[str, int]] = ()
     """Heads that were off, as attention block and head."""

@@ -157,17 +157,17 @@ def _same(others: Mapping[str, Tensor], tape: Mapping[str, Tensor]) -> Iterator[
 
 
 def _replay(model: Transformer, seen: Recorded) -> Iterator[np.ndarray]:
-    values = {name: _array(seen.tape[name]) for name in names(model)}
-    source, decoder_input = values["source"] != PAD, values["decoder_input"] != PAD
+    # In float64 one step at a time: maps of long sentences are large.
+    source, decoder_input = (_array(seen.tape[x]) != PAD for x in ("source", "decoder_input"))
     causal = np.tril(np.ones((decoder_input.shape[-1],) * 2, dtype=bool))
-    yield _apart(values["source_mask"], source)
-    yield _apart(values["target_mask"], causal & decoder_input[:, None, :])
+    yield _apart(_array(seen.tape["source_mask"]), source)
+    yield _apart(_array(seen.tape["target_mask"]), causal & decoder_input[:, None, :])
     for step in steps(model, seen.off):
         try:
-            again = step.replay(*(values[name] for name in step.inputs))
+            again = step.replay(*(_array(seen.tape[name]) for name in step.inputs))
         except (ValueError, IndexError):  # shapes that do not go together
             again = np.empty(0)
-        yield _apart(values[step.name], again)
+        yield _apart(_array(seen.tape[step.name]), again)
 
 
 def _search(seen: Recorded) -> Iterator[np.ndarray]:

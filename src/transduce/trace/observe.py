@@ -99,12 +99,12 @@ def _beside_a_longer_pair(
     padding = min(_PADDING, model.config.max_length - longest)
     both = []
     for ids in (source, decoder_input):
-        # The companion begins in the same way and ends in more of it: real tokens all.
-        companion = torch.cat([ids, ids[:, -1:].expand(1, padding)], dim=1)
+        # The companion has real tokens everywhere, and others at the same places.
+        companion = torch.cat([ids[:, -1:].expand(1, padding), ids.flip(1)], dim=1)
         both.append(torch.cat([functional.pad(ids, (0, padding)), companion]))
     with record(model, "*.weights", "encoder_norm", "output") as tape:
         model(*both)
-    return {name: tensor[:1] for name, tensor in tape.items()}, padding
+    return {name: tensor[:1].clone() for name, tensor in tape.items()}, padding  # one, not both
 
 
 def _by_steps(model: Transformer, source: Tensor, decoder_input: Tensor) -> dict[str, Tensor]:

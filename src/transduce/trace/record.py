@@ -1,7 +1,8 @@
 """Hooks on a model: `record` keeps its named intermediates, `heads_off` silences heads.
 
 Names are those of steps.py. What is kept is what the model really used: outputs and inputs of its
-own modules, copied, so that nothing done later changes them.
+own modules, copied, so that nothing done later changes them. (But `positions` are no module's: they
+are read where the embedding reads them, and the replay of its sum shows that it did.)
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -54,19 +55,23 @@ def record(model: Transformer, *patterns: str) -> Generator[Tape]:
     scores, weights or heads makes attention take the plain path, which equals the fused one.
     `Transformer.step` shows no masks; its `scores`, `weights` and `heads` of cross-attention have
     the rows of a sentence as queries: [sentences, h, width, s].
+    What `torch.compile(model)` returns runs past hooks: call the model itself.
 
     Args:
         model: whose modules get hooks until the context ends, however it ends.
         patterns: with * ? and [] as in file names, `*` also across dots; none: everything.
 
     Raises:
-        TraceError: a pattern fits no name.
+        TraceError: a pattern fits no name, or the model is compiled or wrapped.
     """
+    _check(model)
     known = names(model)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
             near = get_close_matches(pattern, known, n=1, cutoff=0)[0]
-            raise TraceError(f"nothing in this model is called {pattern!r}; did you mean {near!r}?")
+            raise TraceError(
+                f"nothing in this model is called {pattern!r:.80}; did you mean {near!r}?"
+            )
     fits = [n for n in known if not patterns or any(fnmatchcase(n, p) for p in patterns)]
     tape = Tape(fits)
     with ExitStack() as stack:
@@ -74,6 +79,14 @@ def record(model: Transformer, *patterns: str) -> Generator[Tape]:
             for handle in _watch(model, name, _keeper(tape._calls[name])):
                 stack.callback(handle.remove)
         yield tape
+
+
+def _check(model: nn.Module) -> None:
+    """See that hooks would be called: compiled code, once made, goes past new ones in silence."""
+    if not isinstance(model, Transformer):
+        raise TraceError(f"hooks are put on a Transformer itself, not on {type(model).__name__}")
+    if model._compiled_call_impl is not None:
+        raise TraceError("a model that is compiled in place runs past hooks; use one that is not")
 
 
 def _keeper(calls: list[Tensor]) -> Keep:
@@ -136,14 +149,15 @@ def heads_off(model: Transformer, off: Iterable[tuple[str, int]]) -> Generator[N
         off: attention blocks and the number of a head, from 0: ("decoder.0.cross_attention", 2).
 
     Raises:
-        TraceError: no such block, or no such head.
+        TraceError: no such block, no such head, or the model is compiled or wrapped.
     """
+    _check(model)
     blocks = attentions(model)
     silent: dict[str, set[int]] = {}
     for block, head in off:
         if block not in blocks:
             near = get_close_matches(block, list(blocks), n=1, cutoff=0)[0]
-            raise TraceError(f"this model has no attention {block!r}; did you mean {near!r}?")
+            raise TraceError(f"this model has no attention {block!r:.80}; did you mean {near!r}?")
         if not 0 <= head < model.config.heads:
             raise TraceError(
                 f"{block} has no head {head}; its heads are 0 to {model.config.heads - 1}"

@@ -83,152 +83,117 @@ def steps(model: Transformer, off: Iterable[tuple[str, int]] = ()) -> list[Step]
 
 
 def _embedding(module: Embedding, config: TransformerConfig, name: str, ids: str) -> list[Step]:
-    def table(ids: np.ndarray) -> np.ndarray:
-        return module.table.weight.detach().float().cpu().numpy()[ids].astype(np.float64)
-
-    def positions(ids: np.ndarray) -> np.ndarray:
-        rows = (
-            _array(module.positions)
-            if config.positions == "learned"
-            else _waves(config, ids.shape[-1])
-        )
-        return np.broadcast_to(rows[: ids.shape[-1]], (*ids.shape, config.d_model))
-
-    def whole(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return math.sqrt(config.d_model) * rows + positions
-
-    learned = config.positions == "learned"
-    wave = "P[position]" if learned else "sin, cos(position · 10000^(-2i / d))"
+    wave = "sin, cos(position · 10000^(-2i / d))"
+    places = partial(_waves, config=config)
+    if config.positions == "learned":
+        wave, places = "P[position]", partial(_learned, positions=module.positions)
     line = _line("self.table(ids)")
     parts = (f"{name}.table", f"{name}.positions")
+    whole = partial(_scaled_sum, scale=math.sqrt(config.d_model))
     return [
-        Step(parts[0], "E[id]", (ids,), line, table),
-        Step(parts[1], wave, (ids,), _line("self.positions[start"), positions),
+        Step(parts[0], "E[id]", (ids,), line, partial(_looked_up, table=module.table)),
+        Step(parts[1], wave, (ids,), _line("self.positions[start"), places),
         Step(name, "√d E[id] + position", parts, line, whole),
     ]
-
-
-def _waves(config: TransformerConfig, count: int) -> np.ndarray:
-    """Section 3.5 [count, d], one column at a time."""
-    pairs = config.d_model // 2
-    places = np.arange(count) + config.position_offset
-    rows = np.empty((count, config.d_model))
-    for i in range(pairs):
-        share = i / (pairs if config.position_frequency == "paper" else max(pairs - 1, 1))
-        halves = config.position_layout == "halves"
-        sine, cosine = (i, pairs + i) if halves else (2 * i, 2 * i + 1)
-        rows[:, sine] = np.sin(places / 10_000**share)
-        rows[:, cosine] = np.cos(places / 10_000**share)
-    return rows
 
 
 def _self_attention(
     layer: EncoderLayer | DecoderLayer, path: str, x: str, mask: str, silent: Silent
 ) -> list[Step]:
-    name = f"{path}.self_attention"
-    inner = partial(_attention, layer.self_attention, name, "x", mask, silent.get(name, []))
-    residual = layer.self_attention_residual
-    return _residual(residual, name, "attention", x, lambda x: inner(x, x))
+    name, residual = f"{path}.self_attention", layer.self_attention_residual
+    inner = _entry(residual, name, x)
+    middle = _attention(layer.self_attention, name, (inner, inner), "x", mask, silent.get(name, []))
+    return _residual(residual, name, "attention", x, middle)
 
 
 def _cross_attention(layer: DecoderLayer, path: str, x: str, silent: Silent) -> list[Step]:
-    name = f"{path}.cross_attention"
+    name, residual = f"{path}.cross_attention", layer.cross_attention_residual
+    sides = (_entry(residual, name, x), "encoder_norm")
     off = silent.get(name, [])
-    inner = partial(_attention, layer.cross_attention, name, "memory", "source_mask", off)
-    residual = layer.cross_attention_residual
-    return _residual(residual, name, "attention", x, lambda x: inner(x, "encoder_norm"))
+    middle = _attention(layer.cross_attention, name, sides, "memory", "source_mask", off)
+    return _residual(residual, name, "attention", x, middle)
 
 
 def _attention(
     module: MultiHeadAttention,
     name: str,
+    sides: tuple[str, str],
     word: str,
     mask: str,
     silent: list[int],
-    x: str,
-    memory: str,
 ) -> list[Step]:
-    def split(y: np.ndarray) -> np.ndarray:
-        return y.reshape(*y.shape[:-1], module.count, -1).swapaxes(-3, -2)
-
-    def scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
-        q, k = split(q), split(k)
-        return q @ k.swapaxes(-2, -1) / math.sqrt(q.shape[-1])
-
-    def weights(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-        rows = allowed[..., None, :] if mask == "source_mask" else allowed
-        blocked = np.where(rows[..., None, :, :] > 0, scores, -np.inf)
-        powers = np.exp(blocked - blocked.max(-1, keepdims=True))
-        return powers / powers.sum(-1, keepdims=True)
-
-    def heads(weights: np.ndarray, v: np.ndarray) -> np.ndarray:
-        mixed = weights @ split(v)
-        mixed[..., silent, :, :] = 0
-        return mixed
-
-    def output(heads: np.ndarray) -> np.ndarray:
-        joined = heads.swapaxes(-3, -2)
-        return _linear(module.output)(joined.reshape(*joined.shape[:-2], -1))
-
-    def at(*leaves: str) -> tuple[str, ...]:
-        return tuple(f"{name}.{leaf}" for leaf in leaves)
-
+    """`sides`: what the queries are of, and keys and values, which the formula calls `word`."""
+    x, memory = sides
+    query, key, value, scores, weights, heads = (
+        f"{name}.{leaf}" for leaf in ("query", "key", "value", "scores", "weights", "heads")
+    )
+    count = module.count
     zeroed = f", head {', '.join(map(str, sorted(silent)))} set to 0" if silent else ""
     rows = [
-        ("query", "x W_Q + b_Q", (x,), "self.query(", _linear(module.query)),
-        ("key", f"{word} W_K + b_K", (memory,), "self.key(", _linear(module.key)),
-        ("value", f"{word} W_V + b_V", (memory,), "self.value(", _linear(module.value)),
-        ("scores", "q kᵀ / √d_k", at("query", "key"), "self.scores(", scores),
+        (query, "x W_Q + b_Q", (x,), "self.query(", _linear(module.query)),
+        (key, f"{word} W_K + b_K", (memory,), "self.key(", _linear(module.key)),
+        (value, f"{word} W_V + b_V", (memory,), "self.value(", _linear(module.value)),
+        (scores, "q kᵀ / √d_k", (query, key), "self.scores(", partial(_scores, count=count)),
         (
-            "weights",
-            "softmax(scores, where allowed)",
-            (*at("scores"), mask),
-            "self.weights(",
             weights,
+            "softmax(scores, where allowed)",
+            (scores, mask),
+            "self.weights(",
+            partial(_weights, for_all_queries=mask == "source_mask"),
         ),
-        ("heads", f"weights v{zeroed}", at("weights", "value"), "self.heads(", heads),
-        ("output", "concat(heads) W_O + b_O", at("heads"), "self.output(self.join", output),
+        (
+            heads,
+            f"weights v{zeroed}",
+            (weights, value),
+            "self.heads(",
+            partial(_heads, count=count, silent=silent),
+        ),
+        (
+            f"{name}.output",
+            "concat(heads) W_O + b_O",
+            (heads,),
+            "self.output(self.join",
+            partial(_joined, output=module.output),
+        ),
     ]
     return [
-        Step(f"{name}.{leaf}", formula, inputs, _line(code), replay)
-        for leaf, formula, inputs, code, replay in rows
+        Step(step, formula, inputs, _line(code), replay)
+        for step, formula, inputs, code, replay in rows
     ]
 
 
 def _feed_forward(layer: EncoderLayer | DecoderLayer, path: str, x: str) -> list[Step]:
-    name, module = f"{path}.feed_forward", layer.feed_forward
+    name, module, residual = f"{path}.feed_forward", layer.feed_forward, layer.feed_forward_residual
     formula, activation = {
         nn.ReLU: ("max(0, x)", _relu),
         nn.GELU: ("x Φ(x)", _gelu),
         nn.SiLU: ("x σ(x)", _silu),
     }[type(module.activation)]
     line = _line("self.outer(self.activation(self.inner(x)))")
-
-    def inner(x: str) -> list[Step]:
-        leaves = [f"{name}.{leaf}" for leaf in ("inner", "activation", "outer")]
-        return [
-            Step(leaves[0], "x W₁ + b₁", (x,), line, _linear(module.inner)),
-            Step(leaves[1], formula, (leaves[0],), line, activation),
-            Step(leaves[2], "x W₂ + b₂", (leaves[1],), line, _linear(module.outer)),
-        ]
-
-    return _residual(layer.feed_forward_residual, name, "feed-forward", x, inner)
+    inner, active, outer = (f"{name}.{leaf}" for leaf in ("inner", "activation", "outer"))
+    middle = [
+        Step(inner, "x W₁ + b₁", (_entry(residual, name, x),), line, _linear(module.inner)),
+        Step(active, formula, (inner,), line, activation),
+        Step(outer, "x W₂ + b₂", (active,), line, _linear(module.outer)),
+    ]
+    return _residual(residual, name, "feed-forward", x, middle)
 
 
-def _residual(
-    module: Residual, name: str, word: str, x: str, inner: Callable[[str], list[Step]]
-) -> list[Step]:
+def _entry(module: Residual, name: str, x: str) -> str:
+    """What a sub-layer reads of x."""
+    return f"{name}_residual.norm" if module.pre else x
+
+
+def _residual(module: Residual, name: str, word: str, x: str, middle: list[Step]) -> list[Step]:
     """The steps of a sub-layer and of what is around it; the last one is its result."""
     total, norm = f"{name}_residual.sum", f"{name}_residual.norm"
+    ends = (x, middle[-1].name)
     if module.pre:
         line = _line("x + self.dropout(sublayer(self.norm(x)))")
-        middle = inner(norm)
         normed = Step(norm, "LayerNorm(x)", (x,), line, _layer_norm(module.norm))
-        ends = (x, middle[-1].name)
         return [normed, *middle, Step(total, f"x + {word}", ends, line, np.add)]
     line = _line("self.norm(x + self.dropout(sublayer(x)))")
-    middle = inner(x)
-    added = Step(total, f"x + {word}", (x, middle[-1].name), line, np.add)
+    added = Step(total, f"x + {word}", ends, line, np.add)
     formula = f"LayerNorm(x + {word})"
     return [*middle, added, Step(norm, formula, (total,), line, _layer_norm(module.norm))]
 
@@ -240,21 +205,81 @@ def _final_norm(module: nn.Module, name: str, x: str) -> Step:
     return Step(name, "x", (x,), line, np.asarray)
 
 
-def _linear(module: nn.Linear) -> Callable[..., np.ndarray]:
-    def replay(x: np.ndarray) -> np.ndarray:
-        y = x @ _array(module.weight).T
-        return y if module.bias is None else y + _array(module.bias)
+# What follows is the paper again, in NumPy. Functions of the module and not closures: a list of
+# steps is made for each recording, and the tests check the types of all that is defined.
 
-    return replay
+
+def _looked_up(ids: np.ndarray, *, table: nn.Embedding) -> np.ndarray:
+    return table.weight.detach().float().cpu().numpy()[ids].astype(np.float64)
+
+
+def _learned(ids: np.ndarray, *, positions: Tensor) -> np.ndarray:
+    rows = _array(positions)[: ids.shape[-1]]
+    return np.broadcast_to(rows, (*ids.shape, rows.shape[-1]))
+
+
+def _waves(ids: np.ndarray, *, config: TransformerConfig) -> np.ndarray:
+    """Section 3.5, one column at a time."""
+    pairs = config.d_model // 2
+    places = np.arange(ids.shape[-1]) + config.position_offset
+    rows = np.empty((*ids.shape, config.d_model))
+    for i in range(pairs):
+        share = i / (pairs if config.position_frequency == "paper" else max(pairs - 1, 1))
+        halves = config.position_layout == "halves"
+        sine, cosine = (i, pairs + i) if halves else (2 * i, 2 * i + 1)
+        rows[..., sine] = np.sin(places / 10_000**share)
+        rows[..., cosine] = np.cos(places / 10_000**share)
+    return rows
+
+
+def _scaled_sum(rows: np.ndarray, positions: np.ndarray, *, scale: float) -> np.ndarray:
+    return scale * rows + positions
+
+
+def _split(y: np.ndarray, count: int) -> np.ndarray:
+    return y.reshape(*y.shape[:-1], count, -1).swapaxes(-3, -2)
+
+
+def _scores(q: np.ndarray, k: np.ndarray, *, count: int) -> np.ndarray:
+    q, k = _split(q, count), _split(k, count)
+    return q @ k.swapaxes(-2, -1) / math.sqrt(q.shape[-1])
+
+
+def _weights(scores: np.ndarray, allowed: np.ndarray, *, for_all_queries: bool) -> np.ndarray:
+    rows = allowed[..., None, :] if for_all_queries else allowed
+    blocked = np.where(rows[..., None, :, :] > 0, scores, -np.inf)
+    powers = np.exp(blocked - blocked.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def _heads(weights: np.ndarray, v: np.ndarray, *, count: int, silent: list[int]) -> np.ndarray:
+    mixed = weights @ _split(v, count)
+    mixed[..., silent, :, :] = 0
+    return mixed
+
+
+def _joined(heads: np.ndarray, *, output: nn.Linear) -> np.ndarray:
+    joined = heads.swapaxes(-3, -2)
+    return _projected(joined.reshape(*joined.shape[:-2], -1), module=output)
+
+
+def _linear(module: nn.Linear) -> Callable[..., np.ndarray]:
+    return partial(_projected, module=module)
+
+
+def _projected(x: np.ndarray, *, module: nn.Linear) -> np.ndarray:
+    y = x @ _array(module.weight).T
+    return y if module.bias is None else y + _array(module.bias)
 
 
 def _layer_norm(module: nn.LayerNorm) -> Callable[..., np.ndarray]:
-    def replay(x: np.ndarray) -> np.ndarray:
-        apart = x - x.mean(-1, keepdims=True)
-        unit = apart / np.sqrt((apart**2).mean(-1, keepdims=True) + module.eps)
-        return unit * _array(module.weight) + _array(module.bias)
+    return partial(_normed, module=module)
 
-    return replay
+
+def _normed(x: np.ndarray, *, module: nn.LayerNorm) -> np.ndarray:
+    apart = x - x.mean(-1, keepdims=True)
+    unit = apart / np.sqrt((apart**2).mean(-1, keepdims=True) + module.eps)
+    return unit * _array(module.weight) + _array(module.bias)
 
 
 def _relu(x: np.ndarray) -> np.ndarray:

@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import index
 from pathlib import Path
 
 import torch
@@ -21,7 +23,7 @@ from transduce.text.tokenizer import normalize
 from transduce.trace.answers import continuations, switched_off
 from transduce.trace.document import Output, Trace
 from transduce.trace.invariants import check
-from transduce.trace.observe import Recorded, observe
+from transduce.trace.observe import observe
 from transduce.trace.record import heads_off
 from transduce.trace.search import Tree, search_tree
 from transduce.trace.steps import steps
@@ -63,25 +65,34 @@ def trace(
             each position, and with each head, block and pattern switched off.
 
     Raises:
-        TraceError: an ensemble, a head that does not exist, a prefix that cannot be forced.
+        TraceError: an ensemble, a head that does not exist, a prefix that cannot be forced, a model
+            in half precision.
         SettingsError: beam or alpha out of range.
-        DataError: the target is longer than the model can write.
+        DataError: the target is longer than the model can write, or what is given is no text.
     """
     began = time.perf_counter()
     bundle = _one(translator)
     options = validate(SearchOptions, {"beam": beam, "alpha": alpha})
-    empty = _empty(bundle, Path(translator.names[0]).absolute().name, options)
-    text, given = normalize(text), None if target is None else normalize(target)
+    greedy, wide = (Tree(width, options.alpha, [], []) for width in (1, options.beam))
+    name = Path(translator.names[0]).absolute().name
+    empty = Trace(bundle=bundle, name=name, greedy=greedy, beam=wide)
+    text, given = _normal(text, "text"), None if target is None else _normal(target, "target")
     if not (text + (given or "")).strip():
         return empty
+    prefix = list(prefix)
     _check_prefix(bundle, prefix, given)
     source, cut = _source(bundle, text)
-    off = tuple(dict.fromkeys(off))
-    with heads_off(bundle.model, off):
-        greedy, wide = _searches(bundle.model, source, options, prefix)
-    one = replace(empty, text=text, source=source, source_cut=cut, off=off)
-    one = _with_target(replace(one, greedy=greedy, beam=wide, prefix=len(prefix)), given)
-    one = _observed(_answered(one, options) if answers else one)
+    off = tuple(dict.fromkeys((block, index(head)) for block, head in off))
+    one = replace(empty, text=text, source=source, source_cut=cut, off=off, prefix=len(prefix))
+    training = bundle.model.training
+    bundle.model.eval()  # dropout would make each pass another
+    try:
+        with heads_off(bundle.model, off):
+            greedy, wide = _searches(bundle.model, source, options, prefix)
+        one = _with_target(replace(one, greedy=greedy, beam=wide), given)
+        one = _observed(_answered(one, options) if answers else one)
+    finally:
+        bundle.model.train(training)
     return replace(one, seconds=time.perf_counter() - began)
 
 
@@ -89,12 +100,12 @@ def _searches(
     model: Transformer, source: list[int], options: SearchOptions, prefix: Sequence[int]
 ) -> tuple[Tree, Tree]:
     """Search greedily and with beams; a beam of 1 is the former."""
-    limit = _limit(model, source, options)
-    greedy, *wide = (
-        search_tree(model, source, beam=beam, alpha=options.alpha, limit=limit, prefix=prefix)
-        for beam in sorted({1, options.beam})
-    )
-    return greedy, wide[0] if wide else greedy
+    # As much room after a long prefix as `continuations` have.
+    limit = max(_limit(model, source, options), 2 * len(prefix))
+    limit = min(limit, model.config.max_length)
+    search = partial(search_tree, model, source, alpha=options.alpha, limit=limit, prefix=prefix)
+    greedy = search(beam=1)
+    return greedy, greedy if options.beam == 1 else search(beam=options.beam)
 
 
 def _with_target(one: Trace, given: str | None) -> Trace:
@@ -117,9 +128,9 @@ def _answered(one: Trace, options: SearchOptions) -> Trace:
     model, given = one.bundle.model, (one.source, one.labels)
     limit = _limit(model, one.source, options)
     with heads_off(model, one.off):
-        others = continuations(model, *given, limit)
+        others, fewer = continuations(model, *given, limit)
         switched, left_out = switched_off(model, *given, limit, one.off)
-    return replace(one, continuations=others, answers=switched, left_out=left_out)
+    return replace(one, continuations=others, answers=switched, left_out=[*fewer, *left_out])
 
 
 def _observed(one: Trace) -> Trace:
@@ -140,7 +151,11 @@ def _observed(one: Trace) -> Trace:
         steps=steps(model, one.off),
         output=predictions(seen.tape["output"][0], one.labels),
         padding=seen.padding,
-        padded=_of_real_queries(seen),
+        # The rows of padding mean nothing.
+        padded={
+            name: weights[:, : weights.shape[1] - seen.padding]
+            for name, weights in _weights(_alone(seen.padded)).items()
+        },
         cached=_weights(_alone(seen.cached)),
         invariants=check(model, seen),
     )
@@ -180,7 +195,12 @@ def _one(translator: Translator) -> Bundle:
             f"a trace is of one model, and this is an ensemble of {len(translator.bundles)}; "
             "load each by itself"
         )
-    return translator.bundles[0]
+    bundle = translator.bundles[0]
+    if (kind := bundle.model.output.weight.dtype) in (torch.bfloat16, torch.float16):
+        raise TraceError(
+            f"the weights are {kind}, too coarse for the checks; trace them as float32"
+        )
+    return bundle
 
 
 def _source(bundle: Bundle, text: str) -> tuple[list[int], bool]:
@@ -203,29 +223,27 @@ def _target(bundle: Bundle, text: str) -> list[int]:
     return [*ids, EOS]
 
 
+def _normal(text: str, what: str) -> str:
+    if not isinstance(text, str):
+        raise DataError(f"{what} must be a string, not {type(text).__name__}")
+    return normalize(text)
+
+
 def _check_prefix(bundle: Bundle, prefix: Sequence[int], given: str | None) -> None:
     if prefix and given is not None:
         raise TraceError("a prefix is for searches, and the target is given; leave one of them out")
+    longest = bundle.model.config.max_length - 1
+    if len(prefix) - (prefix[-1:] == [EOS]) > longest:
+        raise TraceError(
+            f"a prefix of {len(prefix):,} pieces is more than the {longest} the model can write"
+        )
     vocabulary = range(UNK + 1, bundle.model.config.target_vocab_size)
     for place, token in enumerate(prefix, start=1):
         if token not in vocabulary and not (token == EOS and place == len(prefix)):
             raise TraceError(
-                f"prefix: {token} cannot be forced; ids are {vocabulary[0]} to {vocabulary[-1]}, "
-                f"and {EOS} ends it"
+                f"prefix: {token!r:.40} cannot be forced; "
+                f"ids are {vocabulary[0]} to {vocabulary[-1]}, and {EOS} ends it"
             )
-
-
-def _empty(bundle: Bundle, name: str, options: SearchOptions) -> Trace:
-    return Trace(
-        bundle=bundle,
-        name=name,
-        tensors={},
-        output=Output([], [], [], []),
-        greedy=Tree(1, options.alpha, [], []),
-        beam=Tree(options.beam, options.alpha, [], []),
-        padded={},
-        cached={},
-    )
 
 
 def _alone(tape: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -234,11 +252,3 @@ def _alone(tape: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name.endswith(".weights")}
-
-
-def _of_real_queries(seen: Recorded) -> dict[str, Tensor]:
-    """The maps beside a longer pair, without the rows of padding, which mean nothing."""
-    return {
-        name: weights[:, : weights.shape[1] - seen.padding]
-        for name, weights in _weights(_alone(seen.padded)).items()
-    }

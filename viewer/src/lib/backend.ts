@@ -32,6 +32,9 @@ async function answer<T>(path: string, init?: RequestInit): Promise<T> {
   return body as T;
 }
 
+/** What the model of the server is. */
+export const model = (): Promise<Payload["model"]> => answer("api/model");
+
 /** Traces one text with the model of the server. Rejects with a message for people. */
 export function trace(request: Request): Promise<Payload> {
   if (!live) return Promise.reject(new Error(NEEDS_MODEL));

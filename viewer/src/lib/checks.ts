@@ -1,8 +1,8 @@
 // The invariants again, computed here from the very numbers that the page draws.
-import type { Invariant, Token, Trace } from "./document";
+import type { Invariant, Search, Token, Trace } from "./document";
 import { PATTERNS, blocksOf, patternOf } from "./maps";
-import { dot, softmax } from "./maths";
-import { row, values, type Values } from "./tensor";
+import { dot, entropy, lengthPenalty, softmax, total } from "./maths";
+import { get, row, values, type Values } from "./tensor";
 
 /** The largest deviation of many; one that is not a number stays, and is never ok. */
 class Worst {
@@ -23,13 +23,10 @@ class Worst {
   }
 }
 
-const tensor = (trace: Trace, name: string): Values | null =>
-  trace.tensors[name] ? values(trace.tensors[name]) : null;
-
 /** The maps that are there: [heads, queries, keys] each. */
 function* maps(trace: Trace): Generator<[string, Values]> {
   for (const block of blocksOf(trace)) {
-    const weights = tensor(trace, `${block}.weights`);
+    const weights = get(trace, `${block}.weights`);
     if (weights) yield [block, weights];
   }
 }
@@ -128,7 +125,7 @@ export function axesFit(trace: Trace, tie = "none"): Invariant {
   const expect = (fits: boolean) => worst.see(fits ? 0 : 1);
   const { input, labels } = trace.target;
   const { top, rank, log_probs } = trace.output;
-  const same = (a: Token | undefined, b: Token | undefined) => !!a && !!b && a.id === b.id;
+  const same = (a: Token | undefined, b: Token | undefined) => !!a && !!b && a.id === b.id && a.piece === b.piece;
   for (const [block, { shape }] of maps(trace)) {
     const [queries, keys] = sides(trace, block);
     expect(shape.length === 3 && shape[1] === queries && shape[2] === keys);
@@ -145,14 +142,42 @@ export function axesFit(trace: Trace, tie = "none"): Invariant {
     }
     top[i]?.forEach((each, k) => expect(k === 0 || each.logit <= top[i]![k - 1]!.logit));
   });
+  for (const fits of outputFits(trace)) expect(fits);
+  if (!trace.source.cut) expect(spells(trace.source.tokens, trace.source.text));
+  expect(spells(labels, trace.target.text));
   for (const [side, tokens] of [["source", trace.source.tokens], ["target", input]] as const) {
-    const table = tensor(trace, `${side}_embedding.table`);
+    const table = get(trace, `${side}_embedding.table`);
     if (table) for (const fits of rowsFit(tokens, table)) expect(fits);
     if (table && (tie === "all" || (tie === "decoder" && side === "target")))
       for (const fits of idsFit(trace, tokens, table)) expect(fits);
   }
   expect(trace.source.tokens.at(-1)?.piece === "EOS" && input[0]?.piece === "BOS");
   return worst.as("axes", "Words, axes of maps and ids belong together", 0);
+}
+
+const near = (a: number, b: number) => Math.abs(a - b) <= 1e-6 * (1 + Math.abs(b)); // false for NaN
+
+/** What is said of each distribution is so in the logits. */
+function* outputFits({ output, target, tensors }: Trace): Generator<boolean> {
+  yield near(output.log_prob, total(output.log_probs));
+  for (const top of output.top)
+    for (const { p, logit } of top) yield near(p, top[0]!.p * Math.exp(logit - top[0]!.logit));
+  if (!tensors.output) return;
+  const logits = values(tensors.output);
+  for (const [i, { id }] of target.labels.entries()) {
+    const p = softmax(row(logits, i))!;
+    for (const each of output.top[i]!) yield near(each.logit, row(logits, i)[each.id]!) && near(each.p, p[each.id]!);
+    yield near(output.log_probs[i]!, Math.log(p[id]!)) && near(output.entropy[i]!, entropy(p));
+    const [above, equal] = [p.filter((x) => x > p[id]!), p.filter((x) => x === p[id])];
+    yield above.length < output.rank[i]! && output.rank[i]! <= above.length + equal.length;
+  }
+}
+
+/** The pieces, put together, are the text; what is not spelt out (bytes, UNK) can be anything. */
+function spells(tokens: Token[], text: string): boolean {
+  const pieces = tokens.filter(({ id, special }) => !special || id === 3).map(({ piece }) => piece);
+  if (tokens.some(({ id }) => id === 3) || pieces.some((piece) => /^<0x..>$/.test(piece))) return true;
+  return pieces.join("").replaceAll("▁", " ").trim() === text.trim();
 }
 
 /** Two places of one id got one row of the table, two ids two. */
@@ -169,7 +194,7 @@ function* rowsFit(tokens: Token[], { shape, data }: Values): Generator<boolean> 
 
 /** Where one table embeds and gives the logits: the logit of a piece's id is its own row, times x. */
 function* idsFit(trace: Trace, tokens: Token[], table: Values): Generator<boolean> {
-  const [x, logits] = [tensor(trace, "decoder_norm"), tensor(trace, "output")];
+  const [x, logits] = [get(trace, "decoder_norm"), get(trace, "output")];
   if (!x || !logits || tokens.length > table.shape[0]!) return;
   for (const [i, token] of tokens.entries()) {
     const again = dot(row(x, 0), row(table, i));
@@ -194,7 +219,7 @@ export function replay(trace: Trace): Invariant {
     worst.see(Math.abs(recorded - again) / (1 + Math.abs(again)));
   for (const [block, weights] of maps(trace)) {
     const [query, key, value, scores, mixed] = ["query", "key", "value", "scores", "heads"].map((leaf) =>
-      tensor(trace, `${block}.${leaf}`),
+      get(trace, `${block}.${leaf}`),
     );
     if (!query || !key || !value || !scores || !mixed) continue;
     const [heads, queries, keys] = weights.shape as [number, number, number];
@@ -229,7 +254,38 @@ export function replay(trace: Trace): Invariant {
           see(mixed.data[(h * queries + i) * dv + f]!, off.includes(h) ? 0 : mixture[f]!);
       }
   }
-  return worst.as("replay", "Attention computed again from its queries, keys and values", 1e-4);
+  for (const { name, inputs } of trace.steps) {
+    const [out, a, b] = [name, ...inputs].map((each) => get(trace, each));
+    if (!/(\.sum|_embedding)$/.test(name) || !out || !a || !b) continue;
+    const times = name.endsWith(".sum") ? 1 : Math.sqrt(out.shape[1]!);
+    out.data.forEach((x, i) => see(x, times * a.data[i]! + b.data[i]!));
+  }
+  return worst.as("replay", "Attention, sums and embeddings computed again from what went into them", 1e-4);
+}
+
+/** The sums of each search are those of its paths, and the first output's that of the forced pass. */
+export function searchesFit(trace: Trace): Invariant {
+  const worst = new Worst();
+  const see = (told: number, again: number) => worst.see(Math.abs(told - again) / (1 + Math.abs(again)));
+  for (const { nodes, hypotheses, alpha } of Object.values<Search>(trace.searches)) {
+    const at = new Map<number | null | undefined, Search["nodes"][0]>(nodes.map((node) => [node.id, node]));
+    for (const { sum, parent, log_prob } of nodes) see(sum, (parent === null ? 0 : (at.get(parent)?.sum ?? NaN)) + log_prob);
+    hypotheses.forEach(({ node, sum, length, penalty, score, tokens }, i) => {
+      see(sum, at.get(node)?.sum ?? NaN);
+      see(penalty, lengthPenalty(length, alpha));
+      see(score, sum / penalty);
+      let step = at.get(node);
+      let fits = length === tokens.length && score <= (hypotheses[i - 1]?.score ?? Infinity);
+      for (const token of tokens.toReversed()) {
+        fits &&= step?.token.id === token.id;
+        step = at.get(step?.parent);
+      }
+      if (!fits || step) worst.misfit();
+    });
+  }
+  const [first] = trace.searches.beam.hypotheses;
+  if (first && !trace.target.given) see(first.sum, trace.output.log_prob);
+  return worst.as("search_equals_forced", "Sums of searches are those of their paths, and of the forced pass", 1e-4);
 }
 
 const ALL: [string, (trace: Trace, tie: string) => Invariant][] = [
@@ -240,6 +296,7 @@ const ALL: [string, (trace: Trace, tie: string) => Invariant][] = [
   ["incremental_equals_teacher", incrementalEqualsTeacher],
   ["replay", replay],
   ["axes", axesFit],
+  ["search_equals_forced", searchesFit],
 ];
 const done = new WeakMap<Trace, Invariant[]>();
 
@@ -274,7 +331,8 @@ export function verdicts(trace: Trace, tie: string): Verdict[] {
   const ids = new Set([...here, ...trace.invariants].map((each) => each.id));
   return [...ids].map((id) => {
     const mine = here.find((each) => each.id === id) ?? null;
-    const recorded = trace.invariants.find((each) => each.id === id) ?? null;
+    const found = trace.invariants.find((each) => each.id === id) ?? null;
+    const recorded = found && { ...found, ok: found.ok && (!found.checked || (found.worst ?? NaN) <= found.tolerance) };
     const both = [mine, recorded].filter((each) => each !== null);
     const ok = both.every((each) => each.ok);
     const label = (mine ?? recorded)!.label;

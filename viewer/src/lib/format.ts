@@ -39,3 +39,5 @@ export const word = (token: Token): string =>
   token.special ? token.piece : token.piece.replaceAll("▁", "") || "␣";
 
 export const quoted = (token: Token): string => (token.special ? token.piece : `“${word(token)}”`);
+
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

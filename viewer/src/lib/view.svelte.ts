@@ -1,7 +1,9 @@
 // What is looked at: the only state that figures share, and its address in the URL.
 import { recorded, trace as ask, type Request } from "./backend";
 import type { Payload, Trace } from "./document";
-import { attentionMap, blocksOf } from "./maps";
+import { messageOf } from "./format";
+import { attentionMap, blocksOf, has, rowOf } from "./maps";
+import { largest } from "./maths";
 
 export type Tab = "equation" | "heads" | "patterns" | "masks";
 
@@ -31,7 +33,7 @@ class View {
       this.sentence = 0;
       this.clamp();
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
+      this.problem = messageOf(error);
     } finally {
       this.busy = false;
     }
@@ -43,11 +45,9 @@ class View {
     const trace = this.trace;
     if (!trace) return;
     const block = blocksOf(trace).at(-1);
-    if (!block || !trace.tensors[`${block}.weights`]) return;
+    if (!block || !has(trace, block)) return;
     try {
-      const map = attentionMap(trace, block, null);
-      const keys = map.keys.tokens.map((_, key) => map.at(position, key));
-      this.source = Math.max(0, keys.indexOf(Math.max(...keys)));
+      this.source = largest(rowOf(attentionMap(trace, block, null), position));
     } catch {
       return; // such a map says why where it would be drawn
     }
@@ -78,7 +78,7 @@ class View {
 
   go(address: string): void {
     const parts = new URLSearchParams(address.replace(/^#/, ""));
-    const at = (name: string) => Number.parseInt(parts.get(name) ?? "0", 10) || 0;
+    const at = (name: string) => Math.max(0, Number.parseInt(parts.get(name) ?? "0", 10) || 0);
     this.sentence = Math.min(at("sentence"), (this.payload?.traces.length ?? 1) - 1);
     this.target = at("target");
     this.source = at("source");

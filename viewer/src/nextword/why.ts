@@ -21,9 +21,9 @@ const openAt = (step: number, search: Search): SearchNode[] =>
 function pruned(node: SearchNode, search: Search): string {
   if (search.beam === 1) return `Greedy search takes one piece, the likeliest; log p ${number(node.log_prob)} was not.`;
   const open = openAt(node.step, search);
-  if (!open.length) return `Nothing stayed open at step ${node.step}.`;
+  if (!open.length) return `Nothing stayed open at position ${node.step - 1}.`;
   const least = Math.min(...open.map((n) => n.sum));
-  const room = `the least of the ${open.length} that stayed open at step ${node.step}`;
+  const room = `the least of the ${open.length} that stayed open at position ${node.step - 1}`;
   return node.sum < least
     ? `Its sum ${number(node.sum)} is below ${number(least)}, ${room}.`
     : `Its sum equals ${number(least)}, ${room}; of equals the first is kept.`;
@@ -38,7 +38,7 @@ function finished(node: SearchNode, search: Search): string {
 
 function kept(node: SearchNode, search: Search): string {
   const open = openAt(node.step, search);
-  const stayed = `By its sum it is number ${open.filter((n) => n.sum > node.sum).length + 1} of the ${open.length} that stayed open at step ${node.step}.`;
+  const stayed = `By its sum it is number ${open.filter((n) => n.sum > node.sum).length + 1} of the ${open.length} that stayed open at position ${node.step - 1}.`;
   if (search.nodes.at(-1)!.step === node.step) return `${stayed} Here the search stopped: no open path could still beat what had finished.`;
   const children = search.nodes.filter((n) => n.parent === node.id);
   if (!children.length) return `${stayed} It is a dead end: none of its extensions was among the ${2 * search.beam} best of the next step.`;

@@ -19,7 +19,7 @@ export function vectors(trace: Trace, name: string): Float32Array[] {
   return Array.from({ length: tensor.shape[0]! }, (_, head) => row(values(tensor), head, place(name)));
 }
 
-export const place = (name: string): number => (rowSide(name) === "source" ? view.source : view.target);
+export const place = (name: string): number => view[rowSide(name)];
 
 /** Degrees between two vectors. */
 export function angle(a: ArrayLike<number>, b: ArrayLike<number>): number {

@@ -5,7 +5,7 @@ import { resolved } from "./theme.svelte";
 
 /** A vector: one pixel a number, blue below zero, brown above, full colour at ±limit. */
 export function paintVector(canvas: HTMLCanvasElement, numbers: ArrayLike<number>, limit: number): void {
-  const [below, above] = [resolved(canvas, "--negative"), resolved(canvas, "--positive")];
+  const [below, above] = [resolved("--negative"), resolved("--positive")];
   canvas.width = numbers.length;
   canvas.height = 1;
   const pen = canvas.getContext("2d")!;
@@ -26,7 +26,7 @@ export function paintMap(canvas: HTMLCanvasElement, map: AttentionMap, side: num
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   const pen = canvas.getContext("2d")!;
-  const [paper, weight, hatch] = ["--raised", "--weight", "--soft"].map((name) => resolved(canvas, name));
+  const [paper, weight, hatch] = ["--raised", "--weight", "--soft"].map(resolved);
   pen.scale(density, density);
   pen.fillStyle = paper!;
   pen.fillRect(0, 0, width, height);
@@ -36,7 +36,9 @@ export function paintMap(canvas: HTMLCanvasElement, map: AttentionMap, side: num
     for (let j = 0; j < columns; j++) {
       const why = blocked(map, i, j);
       if (why) shut[why].rect(j * side, i * side, side, side);
-      pen.globalAlpha = ink(map.at(i, j)); // a weight on a blocked key is drawn all the same
+      const weight = map.at(i, j);
+      if (!(weight > 0)) continue;
+      pen.globalAlpha = ink(weight); // a weight on a blocked key is drawn all the same
       pen.fillRect(j * side, i * side, side, side);
     }
   pen.strokeStyle = hatch!;

@@ -37,11 +37,18 @@ class Theme {
 
 export const theme = new Theme();
 
-/** A custom property as the browser resolves it at this element, "rgb(…)": no light-dark() is left. */
-export function resolved(element: HTMLElement, property: string): string {
-  const before = element.style.color;
-  element.style.color = `var(${property})`;
-  const colour = getComputedStyle(element).color;
-  element.style.color = before;
+const colours = new Map<string, string>();
+
+/** A custom property as a canvas needs it, "rgb(…)": no light-dark() is left. What reads it is drawn again with the theme. */
+export function resolved(property: string): string {
+  const key = property + theme.dark;
+  let colour = colours.get(key);
+  if (!colour) {
+    const { style } = document.body;
+    style.color = `var(${property})`;
+    colour = getComputedStyle(document.body).color;
+    style.color = "";
+    colours.set(key, colour);
+  }
   return colour;
 }

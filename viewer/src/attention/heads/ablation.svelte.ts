@@ -1,6 +1,7 @@
 // Which heads are off, and the answer to it: recorded, or asked of the server with the first trace kept.
 import { live, trace as ask } from "../../lib/backend";
 import type { Answer, Payload, Trace } from "../../lib/document";
+import { messageOf } from "../../lib/format";
 import { view } from "../../lib/view.svelte";
 import { find, keyOf, type Head } from "./ablation";
 
@@ -53,7 +54,7 @@ class Ablation {
         const found = (await ask(request(base, [head]))).traces[0];
         if (found) this.tried = [...this.tried, asAnswer(found)];
       } catch (error) {
-        view.problem = error instanceof Error ? error.message : String(error);
+        view.problem = messageOf(error);
         break;
       }
     }
