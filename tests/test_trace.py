@@ -1,8 +1,8 @@
 """A trace holds what the model did with a sentence, and its document what the page reads."""
 
 import base64
-import itertools
 import copy
+import itertools
 import json
 import logging
 import math
