@@ -111,7 +111,7 @@ def _lines(trace: Trace) -> Iterator[str]:
         names = pieces(trace.bundle.target_tokenizer, [token for token, _, _ in top])
         rows.append(
             (
-                str(place + 1),
+                str(place),
                 piece,
                 f"{math.exp(output.log_probs[place]):.4f}",
                 f"{output.entropy[place]:.3f}",
