@@ -269,7 +269,7 @@ def test_resume_needs_files(model: Path, text: Path, tmp_path: Path):
 
 def test_ctrl_c_keeps_what_is_done(model: Path, text: Path, tmp_path: Path):
     large = tmp_path / "large"
-    large.write_bytes(text.read_bytes() * 99)
+    large.write_bytes(text.read_bytes() * 999)  # far more than can be done meanwhile
     command = [sys.executable, "-c", PROGRAM + "main()", "translate", str(model), str(large)]
     command += ["--output", str(tmp_path / "out"), "--threads", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
