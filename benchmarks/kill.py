@@ -5,9 +5,10 @@
 For fp32 and bf16, each at 1 and 2 threads: a run goes through once; then runs of the same settings
 get SIGKILL at moments drawn uniformly from the first quarter of that time, each time started again
 by the same call, until their share of the kills is used up and the last run has finished. Every
-finished run must have the same model.safetensors and training.safetensors (by sha256), name the
-same best, and have left nothing behind. Moments before the first step, in preparing the text, in
-saving and in validating are among them: the table counts those before the first checkpoint.
+finished run must have the same model.safetensors and training.safetensors (by sha256) and the same
+snapshots, name the same best, and have left nothing behind. Moments before the first step, in
+preparing the text, in saving and in validating are among them: the table counts those before the
+first checkpoint.
 
 What is killed is the whole training: a process forked from this one, which has imported PyTorch and
 transduce but has started no thread and computed nothing, so that a start costs milliseconds instead
@@ -61,6 +62,7 @@ def settings(
                 "log_every": 5,
                 "beam": 2,
                 "ema_decay": options.ema,
+                "snapshots": True,
             },
         },
     )
@@ -113,6 +115,10 @@ def outcome(run: Path) -> dict[str, str]:
         "best": os.readlink(run / "best"),
         "model": digest(run / "best" / "model.safetensors"),
         "training": digest(last / "training.safetensors"),
+        "snapshots": " ".join(
+            f"{path.parent.name}:{digest(path)}"
+            for path in sorted((run / "snapshots").glob("*/model.safetensors"))
+        ),
         "leftovers": " ".join(sorted(str(path.relative_to(run)) for path in run.rglob(".*"))),
     }
 

@@ -10,10 +10,12 @@ head that is off mixes to zero, at all positions. Prints tables of Markdown.
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 
+import torch
 from contrast import (
     WORDS,
     Batch,
@@ -34,6 +36,7 @@ from torch import Tensor
 from transduce import Tokenizer, Transformer, Translator, record
 from transduce.demo.grammar import EXAMPLES
 from transduce.ids import PAD
+from transduce.trace.attribution import attribution
 from transduce.trace.record import heads_off
 from transduce.trace.steps import attentions
 
@@ -69,6 +72,7 @@ def report(translator: Translator, count: int, seed: int) -> None:
     print(*(f"{key} {name([head])}" for key, head in found.items()), sep="; ", end=".\n\n")
     ablations(model, batch, guide, found)
     memory(model, batch)
+    measures(model, batch)
     attention(model, batch, seen)
     keys(model, guide, shown, found, tokenizers[0])
     translations(translator, model, found)
@@ -123,6 +127,33 @@ def memory(model: Transformer, batch: Batch) -> None:
         ["memory exchanged", "share of the way to the other", "pronouns flipped"],
         ([word, ((own - odds).mean() / whole.mean()).item(), shares(-odds)[0]]
          for word, odds in found.items()),
+    )  # fmt: skip
+
+
+def measures(model: Transformer, batch: Batch) -> None:
+    """Tell what hiding each word does, and which has most at the pronoun, by three measures."""
+    block = f"decoder.{len(model.decoder) - 1}.cross_attention"
+    most = {way: Counter[str]() for way in ("occlusion", "gradient", "weight")}
+    for i, pronoun in enumerate(batch.right.tolist()):
+        source, prefix = (ids[ids != PAD].tolist() for ids in (batch.source[i], batch.prefix[i]))
+        with torch.no_grad(), record(model, f"{block}.weights") as tape:
+            model(torch.tensor([source]), torch.tensor([prefix]))
+        found = attribution(model, source, [*prefix[1:], pronoun])
+        rows = {way: sides.source[-1].abs() for way, sides in found._asdict().items()}
+        rows["weight"] = tape[f"{block}.weights"][0, :, -1].mean(0)
+        for way, row in rows.items():
+            place = int(row.argmax())
+            words = [word for word in WORDS if batch.words[word][i, place]]
+            most[way]["".join(words) or "another"] += 1
+    hidden: dict[str, list[object]] = {"another": ["–", "–"]}
+    for word in WORDS:
+        odds = blocked(model, batch, batch.words[word])
+        hidden[word] = [shares(odds)[0], odds.mean().item()]
+    table(
+        ["word", "hidden: right", "log-odds", "most by occlusion", "by gradient x input",
+         f"by weight in {block}, mean of heads"],
+        ([word, *hidden[word], *(counts[word] for counts in most.values())]
+         for word in [*WORDS, "another"]),
     )  # fmt: skip
 
 

@@ -147,6 +147,43 @@ class Cached(Strict):
     weights: dict[str, Tensor]
 
 
+class Moved(Strict):
+    weights: float
+    gradient: float
+    moved: float
+
+
+class Training(Strict):
+    learning_rate: float
+    before: list[float]
+    after: list[float]
+    modules: dict[str, Moved]
+
+
+class BySide(Strict):
+    source: Tensor
+    target: Tensor
+
+
+class Attribution(Strict):
+    occlusion: BySide
+    gradient: BySide
+
+
+class Cell(Strict):
+    block: str
+    head: int | None
+    query: int
+    key: int
+
+
+class Changes(Strict):
+    blocked: list[Cell]
+    causal: bool
+    positions: bool
+    scale: bool
+
+
 class Trace(Strict):
     source: Source
     target: Target
@@ -161,13 +198,82 @@ class Trace(Strict):
     padded: Padded
     cached: Cached
     off: list[tuple[str, int]]
+    changes: Changes | None
+    training: Training | None
+    attribution: Attribution | None
     invariants: list[Invariant]
     seconds: float
 
 
-class Payload(Strict):
+class Other(Strict):
     model: ModelInfo
     traces: list[Trace]
+
+
+class Half(Strict):
+    shape: list[int]
+    f16: str
+
+
+class Vocabulary(Strict):
+    kind: Literal["bpe", "unigram"]
+    pieces: list[str]
+    scores: list[float]
+
+
+class Tokenizers(Strict):
+    source: Vocabulary
+    target: Vocabulary | None
+
+
+class HowComputed(Strict):
+    name: str
+    formula: str
+    inputs: list[str]
+    code: str
+
+
+class Weights(Strict):
+    precision: Literal["float16", "float32"]
+    parameters: dict[str, Half | Tensor]
+    tokenizers: Tokenizers
+    steps: list[HowComputed]
+
+
+class TrainingPoint(Strict):
+    step: int
+    loss: float
+    learning_rate: float
+
+
+class Validation(Strict):
+    step: int
+    loss: float
+    bleu: float
+
+
+class Snapshot(Strict):
+    step: int
+    text: str
+    log_probs: list[float]
+    weights: dict[str, Tensor]
+
+
+class Run(Strict):
+    name: str
+    finished: bool
+    training: list[TrainingPoint]
+    validations: list[Validation]
+    source: list[Token]
+    target: list[Token]
+    labels: list[Token]
+    snapshots: list[Snapshot]
+
+
+class Payload(Other):
+    others: list[Other]
+    weights: Weights | None
+    run: Run | None
 
 
 CONFIG = {

@@ -2,13 +2,16 @@
 
 import http.client
 import json
+import re
 import threading
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from transduce import bundle
@@ -72,6 +75,17 @@ def long() -> Any:
     return trace(translator(64), text, target, beam=1).to_json()
 
 
+def stored(page: str, name: str) -> str:
+    """What a page's file holds under an element's name: "payload" or "code"."""
+    (text,) = re.findall(rf'<script type="[^"]+" id="{name}">(.*?)</script>', page)
+    if text.startswith("{"):
+        return text
+    ours = bytes([*range(40, 60), 126, *range(61, 125)])
+    digits = np.array([ours.index(each) for each in text.encode()]).reshape(-1, 5)
+    data = (digits @ 85 ** np.arange(4, -1, -1)).astype(">u4").tobytes()
+    return zlib.decompress(data[4 : 4 + int.from_bytes(data[:4])]).decode()
+
+
 class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
@@ -116,10 +130,10 @@ class Client(NamedTuple):
 
 
 @contextmanager
-def serving() -> Generator[Client]:
-    """The server of the model, in a thread, on a port of its own."""
+def serving(model: Path | None = None) -> Generator[Client]:
+    """The server of a model, in a thread, on a port of its own."""
     with view.listen(0) as listener:
-        server = view.server(translator())
+        server = view.server(Translator.load(model) if model else translator())
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -85,7 +85,7 @@ def test_metrics_that_are_none_do_not_stop_a_run(folder: Path, garbage: bytes):
     path = folder / "run" / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + garbage)
     train(settings(folder))
-    records = read_metrics(path)
+    records = list(read_metrics(path))
     assert records[-1]["finished"]
     assert [r["step"] for r in records if "valid_bleu" in r] == [5, 10, 15, 20]
 
@@ -113,7 +113,7 @@ def test_a_training_outlives_its_display(tmp_path: Path, display: str):
     reversals(tmp_path)
     script = f"set -o pipefail; {command(tmp_path)} {display}"
     subprocess.run(["bash", "-c", script], capture_output=True, timeout=120)
-    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["finished"]
+    assert list(read_metrics(tmp_path / "run" / "metrics.jsonl"))[-1]["finished"]
 
 
 @pytest.mark.parametrize("streams", ["<&-", ">&- </dev/null", ">/dev/full <<< 'a b'"])

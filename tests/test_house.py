@@ -31,6 +31,7 @@ LONG_FUNCTIONS = {
     "cli/train.py:settings",
     "cli/translate.py:translate",
     "cli/evaluate.py:evaluate",
+    "cli/trace.py:trace",
 }
 
 

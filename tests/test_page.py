@@ -39,6 +39,8 @@ class Looker:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("console", self._said)
         page.goto(address)
+        if address != "about:blank":
+            page.locator("#app:not(:empty)").wait_for(state="attached")
         return page
 
     def _said(self, message: Any) -> None:
@@ -445,10 +447,14 @@ def test_another_word_is_answered_from_the_file(look: Looker):
 # ---- for everybody
 
 
-def violations(page: Any) -> list[str]:
+def violations(page: Any, within: str = "html", only: list[str] | None = None) -> list[str]:
+    """What axe finds in a part of the page: by all its rules, or by these only."""
     script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
     page.evaluate(script)
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if only:
+        options["runOnly"] = only
+    found = page.evaluate("what => axe.run(...what)", [within, options])["violations"]
     return [
         f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
         for one in found

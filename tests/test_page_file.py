@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import hashlib
 import io
 import json
 import re
@@ -14,12 +15,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from pages import traced, translator
+from pages import stored, traced, translator
 
 from transduce import TransduceError
 from transduce.trace import page as page_module
+from transduce.trace.figures.attention import attention
 from transduce.trace.page import html, mimebundle
-from transduce.trace.svg import svg
 from transduce.trace.trace import trace
 
 ROOT = Path(__file__).parents[1]
@@ -47,9 +48,7 @@ class Reader(HTMLParser):
 
 
 def payload_of(page: str):
-    reader = Reader(page)
-    kinds = [attributes.get("id") for tag, attributes in reader.tags if tag == "script"]
-    return json.loads(reader.scripts[kinds.index("payload")])
+    return json.loads(stored(page, "payload"))
 
 
 def test_what_goes_in_comes_out():
@@ -68,7 +67,9 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_strangers_text_stays_text(attack: str):
+@pytest.mark.parametrize("largest", [0, 10**9])
+def test_a_strangers_text_stays_text(attack: str, largest: int, monkeypatch):
+    monkeypatch.setattr(page_module, "_MOST_PACKED", largest)
     document = copy.deepcopy(traced())
     document["model"]["name"] = attack
     document["traces"][0]["source"]["text"] = attack
@@ -81,14 +82,15 @@ def test_a_strangers_text_stays_text(attack: str):
     assert frame[1]["srcdoc"] == html(document)
     picture = ElementTree.fromstring(shown["image/svg+xml"])
     tags = {element.tag for element in picture.iter()}
-    assert tags == {f"{SVG}{name}" for name in ("svg", "rect", "text", "title")}
+    assert tags == {f"{SVG}{name}" for name in ("svg", "rect", "text", "title", "desc", "g")}
     names = {name for element in picture.iter() for name in element.attrib}
     assert not [name for name in names if name.startswith("on") or "href" in name]
 
 
 def test_no_script_but_the_pages_own_may_run_and_nothing_is_fetched():
     for document, asks in ((traced(), False), (None, True)):
-        reader = Reader(html(document))
+        page = html(document)
+        reader = Reader(page)
         (policy,) = [
             attributes["content"]
             for tag, attributes in reader.tags
@@ -96,7 +98,13 @@ def test_no_script_but_the_pages_own_may_run_and_nothing_is_fetched():
         ]
         parts = dict(part.split(" ", 1) for part in policy.split("; "))
         assert parts["default-src"] == "'none'"
-        assert re.fullmatch(r"'sha256-[\w+/]{43}='", parts["script-src"])
+        sums = re.fullmatch(r"'sha256-([\w+/]{43}=)' 'sha256-([\w+/]{43}=)'", parts["script-src"])
+        (own,) = re.findall(r'<script type="module">(.*?)</script>', page, re.S)
+        for script, wanted in zip((own, stored(page, "code")), sums.groups(), strict=True):
+            found = hashlib.sha256(script.encode()).digest()
+            assert base64.b64encode(found).decode() == wanted
+        kinds = [attributes["type"] for tag, attributes in reader.tags if tag == "script"]
+        assert kinds == ["text/plain", "application/json", "module"]
         assert ("connect-src" in parts) is asks
         first = [tag for tag, _ in reader.tags].index("script")
         assert ("meta", "Content-Security-Policy") in [
@@ -146,11 +154,11 @@ def numbers(document, name: str) -> np.ndarray:
 )
 def test_a_picture_says_who_attends_to_whom(block: str, query: str, key: str, head: int | None):
     one = traced()["traces"][0]
-    picture = ElementTree.fromstring(svg(one, block, head))
+    picture = ElementTree.fromstring(attention(one, [(block, head)]))
     weights = numbers(traced(), f"{block}.weights")
     weights = weights.mean(0) if head is None else weights[head]
     words = {"source": one["source"]["tokens"], "target": one["target"]["input"]}
-    told = [title.text for title in picture.iter(f"{SVG}title")]
+    told = [title.text for title in picture.iter(f"{SVG}title")][1:]  # the first is the picture's
     assert told == [
         f"{q['piece']} attends to {k['piece']}: {weights[i, j]:.4f}"
         for i, q in enumerate(words[query])
@@ -165,7 +173,7 @@ def test_a_picture_says_who_attends_to_whom(block: str, query: str, key: str, he
 def test_a_cell_stands_in_the_row_of_its_query_and_is_the_darker_the_larger():
     one = traced()["traces"][0]
     block = "decoder.1.cross_attention"
-    picture = ElementTree.fromstring(svg(one, block, 1))
+    picture = ElementTree.fromstring(attention(one, [(block, 1)]))
     cells = [cell for cell in picture.iter(f"{SVG}rect") if len(cell)]
     weights = numbers(traced(), f"{block}.weights")[1]
     height = {text.text: float(text.get("y")) for text in picture.iter(f"{SVG}text")}
@@ -178,14 +186,14 @@ def test_a_cell_stands_in_the_row_of_its_query_and_is_the_darker_the_larger():
         red, green, blue = (int(cell.get("fill")[k : k + 2], 16) for k in (1, 3, 5))
         for part, paper, ink in ((red, 251, 90), (green, 250, 30), (blue, 247, 92)):
             assert part == pytest.approx(paper + weight * (ink - paper), abs=0.51)
-    assert height["BOS"] == pytest.approx(rows[0] + 13, abs=1)
+    assert height["BOS"] == pytest.approx(rows[0] + 16, abs=1)  # a cell has 24 pixels
 
 
 def test_a_picture_whose_words_do_not_fit_its_numbers_is_none():
     document = copy.deepcopy(traced())
     document["traces"][0]["source"]["tokens"].pop()
     with pytest.raises(AssertionError):
-        svg(document["traces"][0], "decoder.1.cross_attention", 0)
+        attention(document["traces"][0], [("decoder.1.cross_attention", 0)])
 
 
 def test_the_committed_page_is_of_the_package(tmp_path: Path):

@@ -121,4 +121,4 @@ def test_all_tables_are_printed(translator, capsys):
     tables = capsys.readouterr().out.split("\n\n")
     rows = [block.count("\n") - 1 for block in tables if block.startswith("|")]
     blocks, heads = 3, 6
-    assert rows == [1 + heads + blocks + 3 + 2 + 1, 11, 2, 2, 5, 7, 6]
+    assert rows == [1 + heads + blocks + 3 + 2 + 1, 11, 11, 2, 2, 5, 7, 6]

@@ -9,6 +9,7 @@ import contract
 import pytest
 from command import refused, transduce
 from corpora import SMALL_OPTIONS, reversals
+from pages import stored
 
 from transduce import Translator, trace
 from transduce.cli import trace as command_module
@@ -49,7 +50,19 @@ def test_the_table_has_a_line_for_each_piece_and_each_invariant(model):
 
 def test_json_and_page_hold_every_text(model, tmp_path):
     out, page = tmp_path / "trace.json", tmp_path / "trace.html"
-    found = transduce("trace", model, *ASKED, "", "--json", out, "--html", page, "--beam", "2")
+    found = transduce(
+        "trace",
+        model,
+        *ASKED,
+        "",
+        "--json",
+        out,
+        "--html",
+        page,
+        "--beam",
+        "2",
+        "--no-model-inside",
+    )
     assert found.status == 0, found.errors
     payload = contract.read(json.loads(out.read_text(encoding="utf-8")))
     assert payload["model"]["name"] == "run"
@@ -63,7 +76,7 @@ def test_json_and_page_hold_every_text(model, tmp_path):
         assert one["target"] == wanted["target"]
         assert one["output"]["log_probs"] == pytest.approx(wanted["output"]["log_probs"], abs=1e-5)
     assert "the text is blank" in found.text
-    data = page.read_text(encoding="utf-8").split('id="payload">')[1].split("</script>")[0]
+    data = stored(page.read_text(encoding="utf-8"), "payload")
     assert json.loads(data) == json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -118,7 +131,7 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(model, tmp_path,
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(command_module.json, "dumps", fails)
+    monkeypatch.setattr(json, "dumps", fails)
     assert "--json" in refused("trace", model, "a", "--json", out)
     assert out.read_text() == "old"
     assert list(tmp_path.iterdir()) == [out]

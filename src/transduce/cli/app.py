@@ -11,6 +11,7 @@ from rich.console import Console
 import transduce
 from transduce.cli.check import check
 from transduce.cli.evaluate import evaluate, score
+from transduce.cli.figure import figure
 from transduce.cli.models import average, info
 from transduce.cli.trace import trace
 from transduce.cli.train import demo, train
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 for verb in (demo, check, train, translate, evaluate, score, trace, view, info, average):
     app.command()(verb)
+app.add_typer(figure, name="figure")
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The verb trace: what a model does with a sentence, as a table, as JSON, as a page."""
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from os.path import realpath
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +10,22 @@ from typing import Annotated
 import typer
 from rich.cells import cell_len
 
+from transduce.cli.align import aligned
 from transduce.cli.options import Alpha, Beam, Device, Threads, prepare_machine
 from transduce.cli.output import opened
+from transduce.cli.trace_files import write_files
 from transduce.config import validate
 from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
 from transduce.device import enough_memory
-from transduce.errors import DeviceError, SettingsError
+from transduce.errors import DataError, DeviceError, SettingsError
 from transduce.files import printable
 from transduce.progress import say
-from transduce.trace import page
-from transduce.trace.document import Trace, document, pieces
+from transduce.text.corpus import read_lines_leniently
+from transduce.trace.alignment import Units
+from transduce.trace.alive import goes_inside
+from transduce.trace.document import Trace, pieces
+from transduce.trace.learning import learning as learnt
 from transduce.trace.trace import trace as trace_one
 
 _LIKELIEST = 3
@@ -29,7 +34,10 @@ _LIKELIEST = 3
 def trace(  # noqa: PLR0913 - one parameter an option
     context: typer.Context,
     model: Annotated[Path, typer.Argument(help="A model directory, or a training run.")],
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Sentences to translate.")],
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="TEXT...", help="Sentences; - is a line each of standard input."),
+    ],
     target: Annotated[
         str | None, typer.Option(help="Look at this translation [the model's own best].")
     ] = None,
@@ -38,52 +46,103 @@ def trace(  # noqa: PLR0913 - one parameter an option
     html: Annotated[
         Path | None, typer.Option(help="Write a page to look at, offline, in a browser.")
     ] = None,
+    model_inside: Annotated[
+        bool | None,
+        typer.Option(
+            help="Put the model into the page, so that it can translate other text"
+            " [up to 1,000,000 parameters: yes]."
+        ),
+    ] = None,
     as_json: Annotated[
         Path | None, typer.Option("--json", help="Write every number, as JSON.")
+    ] = None,
+    learning: Annotated[
+        bool, typer.Option("--learning", help="MODEL is a run: with its checkpoints' maps of TEXT.")
+    ] = False,
+    alignments: Annotated[
+        bool, typer.Option(help="Print i-j, source word and target word from 0, and nothing else.")
+    ] = False,
+    block: Annotated[
+        str | None, typer.Option(help="Of --alignments: a cross-attention [the last].")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(min=0, help="Of --alignments: a head [the mean of all].")
+    ] = None,
+    units: Annotated[
+        Units | None, typer.Option(help="Of --alignments: words or pieces [words].")
+    ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Another model, to compare with on the page; may be given several times."
+        ),
     ] = None,
     device: Device = None,
     threads: Threads = None,
 ) -> None:
     """Show what a model does with a sentence, number by number, and check the numbers."""
+    texts = list(_read(texts))
+    if not texts:
+        raise DataError("standard input has no line: there is nothing to trace")
     if target is not None and len(texts) > 1:
         raise SettingsError(f"--target is the translation of one TEXT, and there are {len(texts)}")
-    if html is not None and as_json is not None and realpath(html) == realpath(as_json):
-        raise SettingsError(f"--html and --json both name {html}; name two files")
+    of_alignments = (block, head, units) != (None, None, None)
+    of_files = {"--learning": learning, "--beside": beside}
+    _check_files(html, as_json, of_files, model_inside is not None)
+    if alignments and (html, as_json) != (None, None):
+        raise SettingsError("--alignments prints links alone; leave --html and --json out")
+    if of_alignments and not alignments:
+        raise SettingsError("--block, --head and --units are for --alignments")
     given = {"beam": beam, "alpha": alpha}
     options = validate(SearchOptions, {k: v for k, v in given.items() if v is not None})
-    translator = Translator.load(model, device=prepare_machine(device, threads))
+    machine = prepare_machine(device, threads)
+    translator, *others = (
+        Translator.load(each, device=machine) for each in (model, *(beside or ()))
+    )
+    bundle = translator.bundles[0]
+    look = partial(trace_one, target=target, beam=options.beam, alpha=options.alpha)
     with enough_memory(DeviceError, "by what is recorded; trace a shorter sentence"):
-        traces = [
-            trace_one(
-                translator,
-                text,
-                target,
-                beam=options.beam,
-                alpha=options.alpha,
-                answers=html is not None or as_json is not None,
-            )
-            for text in texts
-        ]
-        _write(traces, html, as_json)
+        if alignments:
+            found = (look(translator, text) for text in texts)
+            shown, how, ok = aligned(found, bundle, block, head, units)
+            told = [how]
+        else:
+            inside = html is not None and goes_inside(bundle, model_inside)
+            answers = as_json is not None or (html is not None and not inside)
+            traces = [look(translator, text, answers=answers) for text in texts]
+            compared = [[look(other, text) for text in texts] for other in others]
+            more = {"run": learnt(model, traces[0]).to_json()} if learning else {}
+            told = write_files(traces, compared, more, html, as_json, inside=inside)
+            shown = "\n".join(_table(one) for one in traces)
+            ok = all(one.ok for group in (traces, *compared) for one in group)
     with opened(None) as out:
-        out.write("\n".join(_table(one) for one in traces))
-    for path in (html, as_json):
-        if path is not None:
-            say(context.obj, printable(f"written to {path}"))
-    if not all(one.ok for one in traces):
+        out.write(shown)
+    for line in told:
+        say(context.obj, printable(line))
+    if not ok:
         raise typer.Exit(1)
 
 
-def _write(traces: Sequence[Trace], html: Path | None, as_json: Path | None) -> None:
-    if html is None and as_json is None:
-        return
-    found = document(traces)
-    if as_json is not None:
-        with opened(as_json, "--json") as file:
-            file.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
-    if html is not None:
-        with opened(html, "--html") as file:
-            file.write(page.html(found))
+def _read(texts: Sequence[str]) -> Iterator[str]:
+    """The texts; standard input is read only if one of them is -."""
+    for text in texts:
+        if text == "-":
+            yield from (line.text for line in read_lines_leniently(None))
+        else:
+            yield text
+
+
+def _check_files(
+    html: Path | None, as_json: Path | None, of_files: Mapping[str, object], of_page: bool
+) -> None:
+    """`of_files` are options, and what was given of them, that only files show."""
+    if html is not None and as_json is not None and realpath(html) == realpath(as_json):
+        raise SettingsError(f"--html and --json both name {html}; name two files")
+    if html is None and of_page:
+        raise SettingsError("--model-inside is of the page; add --html FILE")
+    for option, given in of_files.items():
+        if given and html is None and as_json is None:
+            raise SettingsError(f"{option} is of a page or a document; add --html or --json FILE")
 
 
 def _table(trace: Trace) -> str:

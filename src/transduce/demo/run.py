@@ -35,6 +35,8 @@ SETTINGS = {
         "warmup": 1000,
         "learning_rate_scale": 0.7,
         "validate_every": 400,
+        "save_every": 100,
+        "snapshots": True,
         "log_every": 200,
         "average_last": 3,
         "patience": 0,

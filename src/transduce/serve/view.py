@@ -2,7 +2,9 @@
 
 GET  /           the page
 GET  /api/model  what the model is, as in a document
+GET  /api/weights  a small model itself, as in a document, for what only the page can change
 POST /api/trace  {"text", "target", "prefix", "beam", "alpha", "off"} -> a document of one trace
+POST /api/run    the same -> the run that MODEL is, over its checkpoints, with this sentence
 
 It listens on the loopback alone. Other machines do not reach it; the pages of other sites, in a
 browser that does, are refused: by the name that they call it (Host), by where they are from
@@ -13,16 +15,22 @@ import asyncio
 import json
 import os
 import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
+from transduce.bundle import Bundle
 from transduce.config import Settings, validate
 from transduce.decode.translator import Translator
 from transduce.device import enough_memory
 from transduce.errors import DataError, DeviceError, SettingsError, TransduceError
+from transduce.trace.learning import learning
 from transduce.trace.page import html
-from transduce.trace.trace import trace
+from transduce.trace.trace import attributed, trace
+from transduce.trace.weights import weights
 
 try:
     import uvicorn
@@ -38,6 +46,14 @@ HOST = "127.0.0.1"
 _LARGEST_BODY = 1 << 16
 _PATIENCE = 3
 """Seconds for a request to arrive; it comes from this machine."""
+_CHEAP = 10**10
+"""Cost of an attribution that an answer brings along: about a second."""
+_MOST_PARAMETERS = 4_000_000
+"""Of a model that the page may fetch: 16 MB of float32."""
+_TOO_LARGE = (
+    "This is computed in the page, by the model itself, and its {:,} parameters are more than the"
+    " {:,} that a page takes. Try a smaller model."
+)
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -87,14 +103,17 @@ def application(translator: Translator) -> FastAPI:
     async def about() -> Response:
         return _json(model)
 
-    @app.post("/api/trace")
-    async def ask(request: Request) -> Response:
+    app.add_api_route("/api/weights", partial(_weights, translator.bundles[0]))
+
+    @app.post("/api/{what}")
+    async def ask(what: str, request: Request) -> Response:
         try:
+            answer = _answering(what)
             question = _question(await _body(request))
             async with turn:
                 if await request.is_disconnected():  # while others had their turn
                     return Response()
-                return await run_in_threadpool(_answer, translator, question)
+                return await run_in_threadpool(answer, translator, question)
         except _Refused as refused:
             return _failed(*refused.args)
         except TransduceError as error:
@@ -164,6 +183,13 @@ async def _body(request: Request) -> bytes:
     return body
 
 
+def _answering(what: str) -> Callable[[Translator, Question], Response]:
+    answers = {"trace": _answer, "run": _run}
+    if what not in answers:
+        raise _Refused(404, "Not Found")
+    return answers[what]
+
+
 def _question(body: bytes) -> Question:
     try:
         tree = json.loads(body.decode("utf-8"))
@@ -177,7 +203,25 @@ def _question(body: bytes) -> Question:
 
 def _answer(translator: Translator, question: Question) -> Response:
     with enough_memory(DeviceError, "a shorter text or fewer beams take less"):
-        return _json(trace(translator, **dict(question)).to_json())
+        return _json(attributed(trace(translator, **dict(question)), _CHEAP).to_json())
+
+
+def _weights(bundle: Bundle) -> Response:
+    size = sum(parameter.numel() for parameter in bundle.model.parameters())
+    if size > _MOST_PARAMETERS:
+        return _failed(404, _TOO_LARGE.format(size, _MOST_PARAMETERS))
+    try:
+        return _json(weights(bundle, "float32"))
+    except TransduceError as error:
+        return _failed(404, str(error))
+
+
+def _run(translator: Translator, question: Question) -> Response:
+    """With the model that is the run's best now: a training may go on."""
+    run = translator.names[0]
+    with enough_memory(DeviceError, "a shorter text takes less"):
+        one = trace(Translator.load(run), **dict(question))
+        return _json(learning(Path(run), one).to_json())
 
 
 def _json(tree: object, status: int = 200) -> Response:

@@ -22,9 +22,11 @@ from transduce.files import whole_file
 from transduce.ids import EOS, UNK
 from transduce.text.tokenizer import Tokenizer
 from transduce.trace import page
+from transduce.trace.attribution import Attribution
 from transduce.trace.invariants import Invariant
 from transduce.trace.search import Tree
 from transduce.trace.steps import Step
+from transduce.trace.training import Training, module_of
 
 _MARKS = ("PAD", "BOS", "EOS", "UNK")
 
@@ -104,6 +106,10 @@ class Trace:
     """None: not asked for."""
     answers: Sequence[Answer] | None = None
     """None: not asked for."""
+    training: Training | None = None
+    """What one training step on this pair does to a copy; None: not asked for."""
+    attribution: Attribution | None = None
+    """None: not asked for, or left out."""
     padding: int = 0
     """Columns of PAD in `padded`."""
     padded: Mapping[str, Tensor] = field(default_factory=dict)
@@ -128,15 +134,33 @@ class Trace:
         """Return the document, ready for `json.dumps`: {"model": ..., "traces": [this one]}."""
         return document([self])
 
-    def save_html(self, path: str | Path) -> None:
+    def save_html(
+        self,
+        path: str | Path,
+        *,
+        beside: "Sequence[Trace]" = (),
+        model_inside: bool | None = None,
+    ) -> None:
         """Write the page, with this trace in it: one file that needs no network.
+
+        Args:
+            path: of the file.
+            beside: traces of the same text by other models, to compare with.
+            model_inside: put the model into it too, rounded to float16, so that the page can
+                translate other text; None: where it has 1,000,000 parameters at most.
 
         Raises:
             DataError: it cannot be written.
+            TraceError: a model that a page cannot have inside.
         """
+        from transduce.trace.alive import alive, goes_inside  # which makes traces again
+
+        inside = bool(self.source) and goes_inside(self.bundle, model_inside)
+        others = [[other] for other in beside]
+        text = page.html(alive([self], others) if inside else document([self], others))
         try:
             with whole_file(Path(path)) as file:
-                file.write(page.html(self.to_json()))
+                file.write(text)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}") from None
 
@@ -144,46 +168,56 @@ class Trace:
         return page.mimebundle(self.to_json())
 
 
-def document(traces: Sequence[Trace]) -> dict[str, Any]:
+def document(traces: Sequence[Trace], beside: Sequence[Sequence[Trace]] = ()) -> dict[str, Any]:
     """Return what JSON and the page are made of, from traces of one model.
 
-    All numbers are finite; tensors are base64 of little-endian float32, row by row.
+    All numbers are finite; tensors are base64 of little-endian float32, row by row. `beside` are
+    traces of the same sentences by other models, each model's by itself, to compare with: of their
+    tensors attention weights alone are kept.
     """
-    first = traces[0]
-    about, model = first.bundle.about, first.bundle.model
-    parts: Counter[str] = Counter()
-    for name, parameter in model.named_parameters():
-        words = name.split(".")
-        part = words[:3] if words[0] in ("encoder", "decoder") else words[:1]
-        parts[".".join(part)] += parameter.numel()
     return {
-        "model": {
-            "name": first.name,
-            "version": transduce.__version__,
-            "source_language": about.get("source_language") or None,
-            "target_language": about.get("target_language") or None,
-            "note": about.get("note") or None,
-            "config": model.config.model_dump(mode="json"),
-            "parameters": {"total": parts.total(), "by_module": dict(parts)},
-        },
+        "model": _model(traces[0]),
         "traces": [_trace(trace) for trace in traces],
+        "others": [
+            {"model": _model(other[0]), "traces": [_trace(each, maps_only=True) for each in other]}
+            for other in beside
+        ],
+        "weights": None,
+        "run": None,
     }
 
 
-def _trace(trace: Trace) -> dict[str, Any]:
+def _model(first: Trace) -> dict[str, Any]:
+    about, model = first.bundle.about, first.bundle.model
+    parts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        parts[module_of(name)] += parameter.numel()
+    return {
+        "name": first.name,
+        "version": transduce.__version__,
+        "source_language": about.get("source_language") or None,
+        "target_language": about.get("target_language") or None,
+        "note": about.get("note") or None,
+        "config": model.config.model_dump(mode="json"),
+        "parameters": {"total": parts.total(), "by_module": dict(parts)},
+    }
+
+
+def _trace(trace: Trace, *, maps_only: bool = False) -> dict[str, Any]:
     tokenizer = trace.bundle.target_tokenizer
     own = {step.name: trace.tensors[step.name] for step in trace.steps}
-    (own_kept, padded, cached), why = _few_enough(own, trace.padded, trace.cached)
+    groups = (own, trace.padded, trace.cached)
+    (own_kept, padded, cached), why = _few_enough(*groups, maps_only=maps_only)
     return {
         "source": {
             "text": trace.text,
-            "tokens": _tokens(trace.bundle.source_tokenizer, trace.source),
+            "tokens": tokens(trace.bundle.source_tokenizer, trace.source),
             "cut": trace.source_cut,
         },
         "target": {
             "text": trace.target,
-            "input": _tokens(tokenizer, trace.decoder_input),
-            "labels": _tokens(tokenizer, trace.labels),
+            "input": tokens(tokenizer, trace.decoder_input),
+            "labels": tokens(tokenizer, trace.labels),
             "given": trace.given,
             "prefix": trace.prefix,
         },
@@ -202,7 +236,7 @@ def _trace(trace: Trace) -> dict[str, Any]:
         "continuations": None
         if trace.continuations is None
         else [
-            {"position": one.position, "token": _tokens(tokenizer, [one.token])[0]}
+            {"position": one.position, "token": tokens(tokenizer, [one.token])[0]}
             | _found(tokenizer, one.found)
             | {"log_prob": one.found.log_prob}
             for one in trace.continuations
@@ -216,31 +250,44 @@ def _trace(trace: Trace) -> dict[str, Any]:
         "padded": {"columns": trace.padding, "weights": padded},
         "cached": {"weights": cached},
         "off": _heads(trace.off),
+        "changes": None,
+        "training": _training(trace.training),
+        "attribution": None
+        if trace.attribution is None
+        else {
+            way: {side: stored(x) for side, x in sides._asdict().items()}
+            for way, sides in trace.attribution._asdict().items()
+        },
         "invariants": [one._asdict() for one in trace.invariants],
         "seconds": trace.seconds,
     }
 
 
-def _few_enough(*groups: Mapping[str, Tensor]) -> tuple[list[dict[str, Any]], list[str]]:
+def _few_enough(
+    *groups: Mapping[str, Tensor], maps_only: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Encode tensors: all, or attention weights alone, or none; and say what is left out, why."""
     for said, chosen in (
         ("", ""),
         ("all tensors but attention weights", "*.weights"),
         ("all tensors", "nothing"),
-    ):
+    )[maps_only:]:
         kept = [
             {name: x for name, x in group.items() if not chosen or fnmatchcase(name, chosen)}
             for group in groups
         ]
         size = sum(tensor.numel() for group in kept for tensor in group.values())
         if size <= MOST_NUMBERS:
-            why = [f"{said}: with them it would be more than {MOST_NUMBERS:,} numbers"]
-            encoded = [{name: _tensor(x) for name, x in group.items()} for group in kept]
-            return encoded, why if said else []
+            why = f"with them it would be more than {MOST_NUMBERS:,} numbers"
+            if maps_only and chosen == "*.weights":
+                why = "this model is here to be compared"
+            encoded = [{name: stored(x) for name, x in group.items()} for group in kept]
+            return encoded, [f"{said}: {why}"] if said else []
     raise AssertionError("no tensors are few enough")
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def stored(tensor: Tensor) -> dict[str, Any]:
+    """Return a tensor as a document has it."""
     numbers = tensor.float().contiguous().numpy().astype("<f4")
     return {"shape": list(tensor.shape), "f32": base64.b64encode(numbers.tobytes()).decode("ascii")}
 
@@ -253,7 +300,8 @@ def pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     ]
 
 
-def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
+def tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return ids as a document has them."""
     return [
         {"id": token, "piece": piece, "special": token <= UNK}
         for token, piece in zip(ids, pieces(tokenizer, ids), strict=True)
@@ -262,6 +310,13 @@ def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
 
 def _heads(off: Iterable[tuple[str, int]]) -> list[list[str | int]]:
     return [[block, head] for block, head in off]
+
+
+def _training(training: Training | None) -> dict[str, Any] | None:
+    if training is None:
+        return None
+    modules = {name: moved._asdict() for name, moved in training.modules.items()}
+    return training._asdict() | {"modules": modules}
 
 
 def _step(step: Step, tensor: Tensor) -> dict[str, Any]:
@@ -279,7 +334,7 @@ def _output(tokenizer: Tokenizer, output: Output) -> dict[str, Any]:
         [
             token | {"logit": logit, "p": p}
             for token, (_, logit, p) in zip(
-                _tokens(tokenizer, [each for each, _, _ in row]), row, strict=True
+                tokens(tokenizer, [each for each, _, _ in row]), row, strict=True
             )
         ]
         for row in output.top
@@ -288,7 +343,7 @@ def _output(tokenizer: Tokenizer, output: Output) -> dict[str, Any]:
 
 
 def _search(tokenizer: Tokenizer, tree: Tree) -> dict[str, Any]:
-    shown = _tokens(tokenizer, [node.token for node in tree.nodes])
+    shown = tokens(tokenizer, [node.token for node in tree.nodes])
     return {
         "beam": tree.beam,
         "alpha": tree.alpha,
@@ -312,4 +367,4 @@ def _search(tokenizer: Tokenizer, tree: Tree) -> dict[str, Any]:
 
 def _found(tokenizer: Tokenizer, found: Hypothesis) -> dict[str, Any]:
     text = tokenizer.decode(found.tokens)
-    return {"text": text, "tokens": _tokens(tokenizer, [*found.tokens, EOS])}
+    return {"text": text, "tokens": tokens(tokenizer, [*found.tokens, EOS])}

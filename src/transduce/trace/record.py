@@ -138,6 +138,20 @@ def _watch_embedding(embedding: Embedding, leaf: str, keep: Keep) -> list[Remova
     return [whole, embedding.table.register_forward_hook(rows)] if leaf == "table" else [whole]
 
 
+def check_head(model: Transformer, block: str, head: int = 0) -> None:
+    """See that a model has an attention block, and the block a head.
+
+    Raises:
+        TraceError: no such block, no such head.
+    """
+    blocks = list(attentions(model))
+    if block not in blocks:
+        near = get_close_matches(block, blocks, n=1, cutoff=0)[0]
+        raise TraceError(f"this model has no attention {block!r:.80}; did you mean {near!r}?")
+    if not 0 <= head < model.config.heads:
+        raise TraceError(f"{block} has no head {head}; its heads are 0 to {model.config.heads - 1}")
+
+
 @contextmanager
 def heads_off(model: Transformer, off: Iterable[tuple[str, int]]) -> Generator[None]:
     """Set the mixed values of heads to zero, in all calls made in this context.
@@ -152,16 +166,9 @@ def heads_off(model: Transformer, off: Iterable[tuple[str, int]]) -> Generator[N
         TraceError: no such block, no such head, or the model is compiled or wrapped.
     """
     _check(model)
-    blocks = attentions(model)
     silent: dict[str, set[int]] = {}
     for block, head in off:
-        if block not in blocks:
-            near = get_close_matches(block, list(blocks), n=1, cutoff=0)[0]
-            raise TraceError(f"this model has no attention {block!r:.80}; did you mean {near!r}?")
-        if not 0 <= head < model.config.heads:
-            raise TraceError(
-                f"{block} has no head {head}; its heads are 0 to {model.config.heads - 1}"
-            )
+        check_head(model, block, head)
         silent.setdefault(block, set()).add(head)
     with ExitStack() as stack:
         for block, heads in silent.items():

@@ -21,12 +21,14 @@ from transduce.ids import BOS, EOS, UNK
 from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import normalize
 from transduce.trace.answers import continuations, switched_off
+from transduce.trace.attribution import MOST_PIECES, attribution, cost
 from transduce.trace.document import Output, Trace
 from transduce.trace.invariants import check
 from transduce.trace.observe import observe
 from transduce.trace.record import heads_off
 from transduce.trace.search import Tree, search_tree
 from transduce.trace.steps import steps
+from transduce.trace.training import LARGEST, training_step
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,8 @@ def trace(
         off: heads that are switched off, as attention block and head:
             ("decoder.1.cross_attention", 2).
         answers: also record what the model says where each of the likeliest tokens is forced at
-            each position, and with each head, block and pattern switched off.
+            each position, and with each head, block and pattern switched off; what each piece
+            matters to each label; and what one training step on this pair does to a copy.
 
     Raises:
         TraceError: an ensemble, a head that does not exist, a prefix that cannot be forced, a model
@@ -70,7 +73,6 @@ def trace(
         SettingsError: beam or alpha out of range.
         DataError: the target is longer than the model can write, or what is given is no text.
     """
-    began = time.perf_counter()
     bundle = _one(translator)
     options = validate(SearchOptions, {"beam": beam, "alpha": alpha})
     greedy, wide = (Tree(width, options.alpha, [], []) for width in (1, options.beam))
@@ -84,20 +86,38 @@ def trace(
     source, cut = _source(bundle, text)
     off = tuple(dict.fromkeys((block, index(head)) for block, head in off))
     one = replace(empty, text=text, source=source, source_cut=cut, off=off, prefix=len(prefix))
-    training = bundle.model.training
-    bundle.model.eval()  # dropout would make each pass another
+    return _made(one, options, prefix, given, answers=answers)
+
+
+@torch.inference_mode()
+def again(one: Trace, bundle: Bundle) -> Trace:
+    """Make a trace anew, without answers, with another model that has the same tokenizers."""
+    if not one.source:
+        return replace(one, bundle=bundle)
+    options = SearchOptions(beam=one.beam.beam, alpha=one.beam.alpha)
+    prefix, given = ([], one.target) if one.given else (one.labels[: one.prefix], None)
+    return _made(replace(one, bundle=bundle), options, prefix, given, answers=False)
+
+
+def _made(
+    one: Trace, options: SearchOptions, prefix: Sequence[int], given: str | None, *, answers: bool
+) -> Trace:
+    """Search, and look: of `one` the source and what is switched off are known."""
+    began, model = time.perf_counter(), one.bundle.model
+    training = model.training
+    model.eval()  # dropout would make each pass another
     try:
-        with heads_off(bundle.model, off):
-            greedy, wide = _searches(bundle.model, source, options, prefix)
+        with heads_off(model, one.off):
+            greedy, wide = _searches(model, one.source, options, prefix)
         one = _with_target(replace(one, greedy=greedy, beam=wide), given)
-        one = _observed(_answered(one, options) if answers else one)
+        one = _observed(attributed(_answered(one, options)) if answers else one)
     finally:
-        bundle.model.train(training)
+        model.train(training)
     return replace(one, seconds=time.perf_counter() - began)
 
 
 def _searches(
-    model: Transformer, source: list[int], options: SearchOptions, prefix: Sequence[int]
+    model: Transformer, source: Sequence[int], options: SearchOptions, prefix: Sequence[int]
 ) -> tuple[Tree, Tree]:
     """Search greedily and with beams; a beam of 1 is the former."""
     # As much room after a long prefix as `continuations` have.
@@ -130,7 +150,26 @@ def _answered(one: Trace, options: SearchOptions) -> Trace:
     with heads_off(model, one.off):
         others, fewer = continuations(model, *given, limit)
         switched, left_out = switched_off(model, *given, limit, one.off)
-    return replace(one, continuations=others, answers=switched, left_out=[*fewer, *left_out])
+    one = replace(one, continuations=others, answers=switched, left_out=[*fewer, *left_out])
+    if (size := sum(parameter.numel() for parameter in model.parameters())) > LARGEST:
+        why = f"a training step: the model's {size:,} parameters are more than {LARGEST:,}"
+        return replace(one, left_out=[*one.left_out, why])
+    return replace(one, training=training_step(model, *given, off=one.off))
+
+
+def attributed(one: Trace, most: int | None = None) -> Trace:
+    """Add what each piece matters to each label, if the work is at most `most` (of `cost`)."""
+    model, pair = one.bundle.model, (one.source, one.labels)
+    if max(map(len, pair)) > MOST_PIECES:
+        why = f"what each piece matters: a side has more than {MOST_PIECES} pieces"
+    elif most is not None and cost(model, *pair) > most:
+        why = "what each piece matters: it takes long with this model; transduce trace measures it"
+    elif one.source:
+        with heads_off(model, one.off):
+            return replace(one, attribution=attribution(model, *pair))
+    else:
+        return one
+    return replace(one, left_out=[*one.left_out, why])
 
 
 def _observed(one: Trace) -> Trace:

@@ -2,11 +2,13 @@
 
 checkpoints/step-N/  the model directory + training.safetensors + training.json + SHA256SUMS
 checkpoints/average/ the model directory of the mean of the last ones, where that is the best
+snapshots/step-N/    the model directory of a checkpoint that is gone, where these are to be kept
 """
 
 import json
 import math
 import re
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,16 +160,18 @@ def point_best(run: Path, folder: Path) -> None:
     link_whole(run / "best", str(folder.relative_to(run)))
 
 
-def prune(run: Path, state: State) -> None:
+def prune(run: Path, state: State, *, snapshots: bool = False) -> None:
     """Remove the checkpoints that are neither the newest, the best, nor to be averaged.
 
-    What a kill left of a saving or of a removal goes too.
+    What a kill left of a saving or of a removal goes too. With `snapshots` their models stay.
     """
     kept = {state.step, state.best_step, *state.validated}
-    for step in steps(run):
-        if step not in kept:
-            folder = path(run, step)
-            folder.rename(folder.with_name(f".{folder.name}.part"))  # gone at once, or there
+    for folder in (path(run, step) for step in steps(run) if step not in kept):
+        if snapshots:  # all but what a training goes on from
+            with whole_folder(run / "snapshots" / folder.name) as beside:
+                rest = shutil.ignore_patterns("training.*", _SUMS)
+                shutil.copytree(folder, beside, ignore=rest, dirs_exist_ok=True)
+        folder.rename(folder.with_name(f".{folder.name}.part"))  # gone at once, or there
     for rest in (run / "checkpoints").glob(".*.part"):
         remove(rest)
 

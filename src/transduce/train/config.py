@@ -62,6 +62,8 @@ class TrainSettings(Settings):
     weights are soon forgotten. 0 averages nothing, as in the paper."""
     average_last: int = Field(5, gt=0, le=10**9)
     """How many of the last validated checkpoints are kept and averaged at the end."""
+    snapshots: bool = False
+    """Keep the model of every checkpoint, in RUN/snapshots, to look at how it learnt."""
     patience: int = Field(8, ge=0, le=10**9)
     """Validations in a row without a better BLEU before training stops; 0 never stops early."""
     beam: int = Field(4, gt=0, le=1000)
@@ -121,8 +123,8 @@ class TrainConfig(Settings):
 
     def identity(self) -> dict:
         """What makes a run the same run, beside the bytes of its text: all that decides a byte."""
-        elsewhere = {"out", "device", "threads", "tensorboard", *TEXT_FILES}
-        return self.model_dump(mode="json", exclude=elsewhere)
+        elsewhere = dict.fromkeys(("out", "device", "threads", "tensorboard", *TEXT_FILES), True)
+        return self.model_dump(mode="json", exclude=elsewhere | {"train": {"snapshots"}})
 
     def text_files(self) -> dict[str, Path]:
         """The text files that were given, by the name of their setting."""

@@ -123,7 +123,7 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
     config, chosen, state = training.config, training.chosen, training.state
     if state.best_step:  # a kill may have come between the checkpoint and the link
         checkpoint.point_best(config.out, checkpoint.path(config.out, state.best_step))
-    checkpoint.prune(config.out, state)
+    checkpoint.prune(config.out, state, snapshots=config.train.snapshots)
     monitor = Monitor(console, config, step=state.step, chosen=chosen)
     stop.waits = True
     remedy = demands(config, chosen, training.model.config)
@@ -234,7 +234,7 @@ def _save(training: Training, score: Validation | None) -> None:
     folder = checkpoint.save(config.out, state, kept, training.model, training.optimizer, card)
     if state.best_step == state.step:
         checkpoint.point_best(config.out, folder)
-    checkpoint.prune(config.out, state)
+    checkpoint.prune(config.out, state, snapshots=config.train.snapshots)
 
 
 def _finish(training: Training, stop: Stop, monitor: Monitor) -> Result:

@@ -139,17 +139,13 @@ class Monitor:
             self._events.write(**facts)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics.jsonl; lines that are none are left out, with a warning."""
-    return list(_records(path))
-
-
 def last_record(path: Path) -> dict[str, Any]:
     """Return the last record of a metrics.jsonl; empty if it has none near its end."""
     return last_json_line(path, "step") if path.exists() else {}
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a metrics.jsonl; lines that are none are left out, with a warning."""
     try:
         for record in read_json_lines(path) if path.exists() else ():
             if isinstance(record.get("step"), int):
@@ -160,6 +156,6 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 def _cut(path: Path, step: int) -> None:
     with whole_file(path, follow=False) as file:
-        for record in _records(path):
+        for record in read_metrics(path):
             if record["step"] <= step:
                 file.write(json.dumps(record) + "\n")

@@ -1,6 +1,6 @@
 """A training run's folder: whose it is, what was decided for it, and that one process has it.
 
-RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  best -> checkpoints/...
+RUN/  config.json  metrics.jsonl  lock  data/  checkpoints/step-N/  snapshots/step-N/  best -> ...
 """
 
 import json
@@ -22,7 +22,7 @@ from transduce.train.prepare import fingerprints
 
 FORMAT = 1
 _FILES = ("lock", "config.json", "metrics.jsonl")
-_FOLDERS = ("data", "checkpoints", "tensorboard")
+_FOLDERS = ("data", "checkpoints", "snapshots", "tensorboard")
 _SIGNATURE = "a training run of transduce; locked while one is at work\n"
 
 
@@ -78,8 +78,7 @@ def check_usable(folder: Path) -> None:
     checkpoints = [path.relative_to(folder) for path in (folder / "checkpoints").glob("step-*")]
     if found := not_own(folder, _FILES, (*_FOLDERS, *map(str, checkpoints))):
         raise RunError(
-            f"--out {folder}: {found} is a link, or not what a run has there; remove it, or name "
-            "another folder"
+            f"--out {folder}: {found} is a link, or none of a run's; remove it, or name another"
         )
 
 

@@ -1,6 +1,7 @@
 // The invariants again, computed here from the very numbers that the page draws.
+import { recordedOf } from "./backend";
 import type { Invariant, Search, Token, Trace } from "./document";
-import { PATTERNS, blocksOf, patternOf } from "./maps";
+import { PATTERNS, blocksOf, mayAttend, patternOf } from "./maps";
 import { dot, entropy, lengthPenalty, softmax, total } from "./maths";
 import { get, row, values, type Values } from "./tensor";
 
@@ -58,8 +59,9 @@ export function rowsSumTo1(trace: Trace): Invariant {
 export function causalZero(trace: Trace): Invariant {
   const worst = new Worst();
   const mask = trace.masks.target;
+  const open = trace.changes?.causal === false; // the reader took the mask away
   for (const [block, { shape, data }] of maps(trace)) {
-    if (patternOf(block) !== "decoder_self") continue;
+    if (open || patternOf(block) !== "decoder_self") continue;
     const [heads, queries, keys] = shape as [number, number, number];
     for (let h = 0; h < heads; h++)
       for (let i = 0; i < queries; i++)
@@ -225,8 +227,7 @@ export function replay(trace: Trace): Invariant {
     const [heads, queries, keys] = weights.shape as [number, number, number];
     const [d, dk, dv] = [query.shape[1]!, query.shape[1]! / heads, value.shape[1]! / heads];
     const off = trace.off.filter(([name]) => name === block).map(([, head]) => head);
-    const mask = trace.masks;
-    const causal = patternOf(block) === "decoder_self";
+    const may = mayAttend(trace, block);
     const masked = new Float64Array(keys);
     const mixture = new Float64Array(dv);
     const fits = scores.data.length === weights.data.length && key.shape[0] === keys &&
@@ -239,13 +240,12 @@ export function replay(trace: Trace): Invariant {
       for (let i = 0; i < queries; i++) {
         const at = (h * queries + i) * keys;
         const a = i * d + h * dk;
-        const open = (causal ? mask.target[i] : mask.source) ?? [];
         mixture.fill(0);
         for (let j = 0; j < keys; j++) {
           const b = j * d + h * dk;
           const c = (j * heads + h) * dv;
           see(scores.data[at + j]!, product(query.data, a, key.data, b, dk) / Math.sqrt(dk));
-          masked[j] = open[j] ? scores.data[at + j]! : -Infinity;
+          masked[j] = may(h, i, j) ? scores.data[at + j]! : -Infinity;
           addTimes(mixture, weights.data[at + j]!, value.data, c);
         }
         const again = softmax(masked);
@@ -257,7 +257,7 @@ export function replay(trace: Trace): Invariant {
   for (const { name, inputs } of trace.steps) {
     const [out, a, b] = [name, ...inputs].map((each) => get(trace, each));
     if (!/(\.sum|_embedding)$/.test(name) || !out || !a || !b) continue;
-    const times = name.endsWith(".sum") ? 1 : Math.sqrt(out.shape[1]!);
+    const times = name.endsWith(".sum") || trace.changes?.scale === false ? 1 : Math.sqrt(out.shape[1]!);
     out.data.forEach((x, i) => see(x, times * a.data[i]! + b.data[i]!));
   }
   return worst.as("replay", "Attention, sums and embeddings computed again from what went into them", 1e-4);
@@ -288,6 +288,15 @@ export function searchesFit(trace: Trace): Invariant {
   return worst.as("search_equals_forced", "Sums of searches are those of their paths, and of the forced pass", 1e-4);
 }
 
+/** What PyTorch recorded of the labels, where the model in this file has computed all tensors. */
+export function pageEqualsPytorch(trace: Trace): Invariant {
+  const worst = new Worst();
+  const told = recordedOf.get(trace)?.output.log_probs ?? [];
+  if (told.length !== trace.output.log_probs.length || !trace.tensors.output) worst.misfit();
+  told.forEach((each, i) => worst.see(Math.abs(each - trace.output.log_probs[i]!)));
+  return worst.as("page_equals_pytorch", "The model in this page says of each label what PyTorch recorded", 1e-4);
+}
+
 const ALL: [string, (trace: Trace, tie: string) => Invariant][] = [
   ["rows_sum_1", rowsSumTo1],
   ["causal_zero", causalZero],
@@ -304,7 +313,8 @@ const done = new WeakMap<Trace, Invariant[]>();
 export function checks(trace: Trace, tie: string): Invariant[] {
   let found = done.get(trace);
   if (!found) {
-    found = ALL.map(([id, check]) => {
+    const apply = recordedOf.has(trace) ? [...ALL, ["page_equals_pytorch", pageEqualsPytorch] as const] : ALL;
+    found = apply.map(([id, check]) => {
       try {
         return check(trace, tie);
       } catch (error) {

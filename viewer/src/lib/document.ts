@@ -134,11 +134,82 @@ export interface Trace {
   /** The decoder's maps again, from decoding token by token with the cache. */
   cached: { weights: Record<string, Tensor> };
   off: [string, number][]; // heads that were off in this trace
+  /** What else was changed; only the model inside the page does this (engine/). */
+  changes: Changes | null;
+  training: Training | null; // null: not recorded
+  attribution: Attribution | null; // null: not recorded
   invariants: Invariant[];
   seconds: number; // what this trace took
+}
+
+/** A pair that is kept from attending: in one block, in one head or in all (null). */
+export interface Cell {
+  block: string;
+  head: number | null;
+  query: number;
+  key: number;
+}
+/** What can be done to a pass, besides switching heads off. */
+export interface Changes {
+  blocked: Cell[];
+  causal: boolean; // false: the decoder sees what comes later
+  positions: boolean; // false: nothing is added for the place
+  scale: boolean; // false: embeddings are not multiplied by √d_model
+}
+
+/** One training step on this pair alone: plain cross-entropy, mean over the labels; Adam from rest. */
+export interface Training {
+  learning_rate: number;
+  before: number[]; // nats: -log p of each label
+  after: number[]; // the same after the step
+  /** By module, as in ModelInfo.parameters.by_module: lengths (L2 norms) of vectors. */
+  modules: Record<string, { weights: number; gradient: number; moved: number }>;
+}
+
+/** How much each piece matters to each label, by two ways that do not look at attention. */
+export interface Attribution {
+  /** Fall of the label's log-probability (nats) when the piece is hidden from all attention. */
+  occlusion: { source: Tensor; target: Tensor }; // [t, s], [t, t]: target piece j of decoder_input
+  /** Gradient of the label's log-probability by the piece's embedding, times the embedding. */
+  gradient: { source: Tensor; target: Tensor };
+}
+
+/** A parameter as it is kept here: base64 of little-endian numbers, row-major. */
+export type Stored = { shape: number[]; f16: string } | { shape: number[]; f32: string };
+
+/** A SentencePiece model, by id. */
+export interface Vocabulary {
+  kind: "bpe" | "unigram";
+  pieces: string[];
+  scores: number[];
+}
+
+/** A whole model, for the page to compute with. */
+export interface Weights {
+  precision: "float16" | "float32";
+  parameters: Record<string, Stored>; // by the names of model.safetensors
+  tokenizers: { source: Vocabulary; target: Vocabulary | null }; // null: the same
+  steps: Omit<Step, "shape">[]; // what a forced pass computes, in order
+}
+
+/** A training run over its checkpoints. */
+export interface Run {
+  name: string;
+  finished: boolean;
+  /** From metrics.jsonl, by step. */
+  training: { step: number; loss: number; learning_rate: number }[];
+  validations: { step: number; loss: number; bleu: number }[];
+  /** The same sentence at each checkpoint that is there: its translation then, and its maps over one target. */
+  source: Token[];
+  target: Token[]; // decoder input of all snapshots
+  labels: Token[];
+  snapshots: { step: number; text: string; log_probs: number[]; weights: Record<string, Tensor> }[];
 }
 
 export interface Payload {
   model: ModelInfo;
   traces: Trace[];
+  others: { model: ModelInfo; traces: Trace[] }[]; // to compare with: the same sentences, other models
+  weights: Weights | null; // null: the page cannot compute
+  run: Run | null;
 }

@@ -87,6 +87,17 @@ export function axes(trace: Trace, pattern: Pattern): { queries: QueryAxis; keys
   };
 }
 
+/** Which key a query of a head may look at: the mask, less the pairs that were blocked; for null: of any head. */
+export function mayAttend(trace: Trace, block: string): (head: number | null, query: number, key: number) => boolean {
+  const { masks, changes } = trace;
+  const causal = patternOf(block) === "decoder_self";
+  const cells = changes?.blocked.filter((cell) => cell.block === block) ?? [];
+  const open = (i: number, j: number) => !!(causal ? masks.target[i]?.[j] : masks.source[j]);
+  if (!cells.length) return (_, i, j) => open(i, j);
+  const blocked = new Set(cells.map(({ head, query, key }) => `${head},${query},${key}`));
+  return (head, i, j) => open(i, j) && !blocked.has(`null,${i},${j}`) && !blocked.has(`${head},${i},${j}`);
+}
+
 /** Throws where the numbers do not fit the words: such a map cannot be drawn. */
 export function attentionMap(trace: Trace, block: string, head: number | null): AttentionMap {
   const pattern = patternOf(block);
@@ -104,7 +115,7 @@ export function attentionMap(trace: Trace, block: string, head: number | null): 
     for (let h = 0; h < heads; h++) sum += one(h, i, j);
     return sum / heads;
   };
-  const { source, target } = trace.masks;
+  const may = mayAttend(trace, block);
   return {
     block,
     pattern,
@@ -113,7 +124,7 @@ export function attentionMap(trace: Trace, block: string, head: number | null): 
     queries,
     keys,
     at: head === null ? mean : (i, j) => one(head, i, j),
-    allowed: (i, j) => (pattern === "decoder_self" ? target[i]![j]! : source[j]!),
+    allowed: (i, j) => may(head, i, j),
   };
 }
 

@@ -8,6 +8,8 @@ export const dot = (a: ArrayLike<number>, b: ArrayLike<number>): number => {
 
 export const total = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
 
+export const mean = (numbers: readonly number[]): number => total(numbers) / numbers.length;
+
 /** Index of the largest number; of the first where none is. */
 export const largest = (numbers: readonly number[]): number =>
   numbers.reduce((best, x, i) => (x > numbers[best]! ? i : best), 0);
@@ -31,6 +33,33 @@ export function softmax(scores: ArrayLike<number>): number[] | null {
   const powers = all.map((s) => Math.exp(s - top));
   const sum = total(powers);
   return powers.map((p) => p / sum);
+}
+
+/** The log of the sum of the exponentials. */
+export function logSumExp(scores: ArrayLike<number>): number {
+  let [top, sum] = [-Infinity, 0];
+  for (let i = 0; i < scores.length; i++) top = Math.max(top, scores[i]!);
+  for (let i = 0; i < scores.length; i++) sum += Math.exp(scores[i]! - top);
+  return top + Math.log(sum);
+}
+
+/** The variance is divided by n, as LayerNorm does. */
+export function moments(x: ArrayLike<number>): { mean: number; variance: number } {
+  let [sum, squares] = [0, 0];
+  for (let i = 0; i < x.length; i++) sum += x[i]!;
+  const mean = sum / x.length;
+  for (let i = 0; i < x.length; i++) squares += (x[i]! - mean) ** 2;
+  return { mean, variance: squares / x.length };
+}
+
+/** Numbers in [0, 1) from a seed (mulberry32), the same everywhere. */
+export function random(seed: number): () => number {
+  return () => {
+    seed = (seed + 0x6d2b79f5) | 0;
+    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
 }
 
 /** Sum of rows, each times its weight. */

@@ -1,4 +1,5 @@
 // Numbers out of a payload: decoding, and rows of them.
+import { base64, bytes } from "./bytes";
 import type { Tensor, Trace } from "./document";
 
 export interface Values {
@@ -8,14 +9,11 @@ export interface Values {
 
 const decoded = new WeakMap<Tensor, Values>();
 
-/** Decodes once; the numbers are little-endian, as all machines that run a browser are. */
+/** Decodes once. */
 export function values(tensor: Tensor): Values {
   let found = decoded.get(tensor);
   if (!found) {
-    const text = atob(tensor.f32);
-    const bytes = new Uint8Array(text.length);
-    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-    const data = new Float32Array(bytes.buffer);
+    const data = new Float32Array(bytes(tensor.f32).buffer);
     const count = tensor.shape.reduce((a, b) => a * b, 1);
     if (data.length !== count)
       throw new Error(`a tensor of shape [${tensor.shape}] has ${data.length} numbers`);
@@ -23,6 +21,18 @@ export function values(tensor: Tensor): Values {
     decoded.set(tensor, found);
   }
   return found;
+}
+
+/** Numbers that were computed here, as a payload has them; they are written out only when asked for. */
+export function tensorOf(numbers: Values): Tensor {
+  const tensor = {
+    shape: numbers.shape,
+    get f32() {
+      return base64(numbers.data);
+    },
+  };
+  decoded.set(tensor, numbers);
+  return tensor;
 }
 
 /** Row of the last dimension: row(x, i) of [n, d], row(x, h, i) of [h, n, d]; a view, no copy. */

@@ -1,14 +1,20 @@
 // What is looked at: the only state that figures share, and its address in the URL.
-import { recorded, trace as ask, type Request } from "./backend";
+import { recorded, trace as ask, withTensors, type Request } from "./backend";
 import type { Payload, Trace } from "./document";
 import { messageOf } from "./format";
 import { attentionMap, blocksOf, has, rowOf } from "./maps";
 import { largest } from "./maths";
 
-export type Tab = "equation" | "heads" | "patterns" | "masks";
+/** The pages of this file; the river is the one that opens. */
+export const PAGES = { river: "A translation", guide: "The guide", questions: "Eight questions", compare: "Compare", run: "Watch it learn" };
+export type Page = keyof typeof PAGES;
+export type Tab = "equation" | "heads" | "patterns" | "masks" | "matters";
 
 class View {
   payload = $state.raw<Payload | null>(recorded);
+  page = $state<Page>("river");
+  /** The section of the guide that was asked for. */
+  at = $state<string | null>(null);
   sentence = $state(0);
   /** Index into target.input: the position whose next word is followed. */
   target = $state(0);
@@ -19,24 +25,41 @@ class View {
   tab = $state<Tab>("equation");
   /** null: the mean of the heads, where a figure can show it. */
   head = $state<number | null>(0);
+  /** What a page other than the river keeps in the address besides, by name. */
+  own = $state.raw<Record<string, string>>({});
   busy = $state(false);
   problem = $state<string | null>(null);
+  /** Questions so far: what the last one brings is shown. */
+  #asked = 0;
 
-  trace: Trace | null = $derived(this.payload?.traces[this.sentence] ?? null);
+  trace: Trace | null = $derived.by(() => {
+    const found = this.payload?.traces[this.sentence];
+    return found ? withTensors(found) : null;
+  });
 
-  /** Asks the server, and shows what comes; a failure leaves what is there, with a message. */
+  /** Asks the model, and shows what comes; a failure leaves what is there, with a message. */
   async ask(request: Request): Promise<void> {
+    const turn = ++this.#asked;
     this.busy = true;
     this.problem = null;
     try {
-      this.payload = await ask(request);
+      const found = await ask(request);
+      if (turn !== this.#asked) return;
+      this.payload = found;
       this.sentence = 0;
       this.clamp();
     } catch (error) {
-      this.problem = messageOf(error);
+      if (turn === this.#asked) this.problem = messageOf(error);
     } finally {
-      this.busy = false;
+      if (turn === this.#asked) this.busy = false;
     }
+  }
+
+  /** Shows a sentence of this file; what was asked since is gone. */
+  choose(sentence: number): void {
+    if (recorded) this.payload = recorded;
+    this.sentence = sentence;
+    this.clamp();
   }
 
   /** Follows another target position, and the source piece that it attends to most. */
@@ -63,12 +86,17 @@ class View {
   /** The address of this view, for the fragment of the URL. */
   get address(): string {
     const parts = new URLSearchParams();
+    if (this.page !== "river") {
+      parts.set("page", this.page);
+      if (this.page === "guide" && this.at) parts.set("at", this.at);
+      for (const [name, value] of Object.entries(this.own)) parts.set(name, value);
+    }
     if (this.sentence) parts.set("sentence", String(this.sentence));
     parts.set("target", String(this.target));
     parts.set("source", String(this.source));
     if (this.open) {
       parts.set("open", this.open);
-      if (this.open !== "next_word") {
+      if (this.open.endsWith("attention")) {
         parts.set("tab", this.tab);
         parts.set("head", this.head === null ? "mean" : String(this.head));
       }
@@ -78,6 +106,13 @@ class View {
 
   go(address: string): void {
     const parts = new URLSearchParams(address.replace(/^#/, ""));
+    const page = parts.get("page") ?? "river";
+    this.page = Object.hasOwn(PAGES, page) ? (page as Page) : "river";
+    this.at = parts.get("at") ?? this.at;
+    const shared = ["page", "at", "sentence", "target", "source", "open", "tab", "head"];
+    const own = [...parts].filter(([name]) => !shared.includes(name));
+    if (own.length || parts.has("target")) this.own = Object.fromEntries(own);
+    if (parts.has("page") && !parts.has("target")) return; // a link from page to page keeps what is followed
     const at = (name: string) => Math.max(0, Number.parseInt(parts.get(name) ?? "0", 10) || 0);
     this.sentence = Math.min(at("sentence"), (this.payload?.traces.length ?? 1) - 1);
     this.target = at("target");

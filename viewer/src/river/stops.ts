@@ -3,7 +3,7 @@ import type { Step, Trace } from "../lib/document";
 import { layerOf, type Side } from "../lib/maps";
 
 export type Kind =
-  | "pieces" | "embedding" | "position" | "attention" | "residual" | "feed_forward" | "memory" | "next_word";
+  | "pieces" | "embedding" | "position" | "attention" | "residual" | "feed_forward" | "memory" | "next_word" | "training";
 
 export interface Stop {
   id: string; // "decoder.1.cross_attention"; its element is "stop-" + id
@@ -46,16 +46,16 @@ function stop(id: string, steps: Step[]): Stop {
   const layer = /^(en|de)coder\.\d/.test(id) ? layerOf(id) : null;
   const common = { id, side: sideOf(id), layer, steps, result: steps.at(-1)!.name, station: null, first: false, begins: false, line: 0 };
   if (id.endsWith(".table")) return { ...common, kind: "embedding", title: "Embedding" };
-  if (id.endsWith("_embedding")) return { ...common, kind: "position", title: "Position" };
+  if (id.endsWith("_embedding")) return { ...common, kind: "position", title: "Position", station: id };
   if (id === "memory") return { ...common, kind: "memory", title: "The memory" };
   if (id === "next_word") return { ...common, kind: "next_word", title: "The next word", result: "decoder_norm", station: "next_word" };
   const [, kind, title] = TITLES.find(([ends]) => ends.test(id))!;
   if (kind === "residual" && steps.length === 1) {
     // Pre-norm: the norm comes before the sub-layer, the sum after it.
     const { name } = steps[0]!;
-    return { ...common, id: name, kind, title: name.endsWith(".norm") ? "Norm" : "Add" };
+    return { ...common, id: name, station: name, kind, title: name.endsWith(".norm") ? "Norm" : "Add" };
   }
-  return { ...common, kind, title, station: kind === "attention" ? id : null };
+  return { ...common, kind, title, station: id };
 }
 
 /** All stops, the encoder's first; `hidden` layers are left out. */
@@ -80,6 +80,10 @@ export function stopsOf(trace: Trace, hidden: (layer: number, side: Side) => boo
     }
     end();
   }
+  stops.push({
+    id: "training", kind: "training", side: "target", layer: null, title: "How it learnt this", steps: [], result: null,
+    station: "training", first: true, begins: false, line: 0,
+  });
   return placed(stops.filter((each) => each.layer === null || !hidden(each.layer, each.side)));
 }
 

@@ -1,4 +1,6 @@
 // Light or dark: what the person chose, what that comes to now, and colours as a canvas needs them.
+import { flushSync } from "svelte";
+
 export type Choice = "auto" | "light" | "dark";
 
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -16,17 +18,33 @@ function remembered(): Choice {
 class Theme {
   choice = $state<Choice>("auto");
   #system = $state(system.matches);
-  dark: boolean = $derived(this.choice === "auto" ? this.#system : this.choice === "dark");
+  #paper = $state(false);
+  /** Paper is white: what is printed is drawn as in the light. */
+  dark: boolean = $derived(!this.#paper && (this.choice === "auto" ? this.#system : this.choice === "dark"));
 
   constructor() {
     system.addEventListener("change", () => (this.#system = system.matches));
     this.choose(remembered());
+    const paper = matchMedia("print");
+    const print = (on: boolean) => {
+      this.#paper = on;
+      this.#mark(); // before figures are drawn again, which read the colours
+      flushSync();
+    };
+    paper.addEventListener("change", () => print(paper.matches));
+    addEventListener("beforeprint", () => print(true));
+    addEventListener("afterprint", () => print(false));
+  }
+
+  #mark(): void {
+    const choice = this.#paper ? "light" : this.choice;
+    if (choice === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = choice;
   }
 
   choose(choice: Choice): void {
     this.choice = choice;
-    if (choice === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = choice;
+    this.#mark();
     try {
       localStorage.setItem("theme", choice);
     } catch {

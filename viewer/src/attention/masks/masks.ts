@@ -1,4 +1,6 @@
 // Masks: which query may attend to which key, why not, and the same mask as four APIs want it.
+import type { Cell, Trace } from "../../lib/document";
+import { patternOf } from "../../lib/maps";
 import { softmax } from "../../lib/maths";
 
 export type Reason = "causal" | "padding" | "hand";
@@ -22,6 +24,19 @@ export function reasons(i: number, j: number, layers: Layers, real: readonly boo
 /** One row of weights; null: no key is allowed, and no distribution exists. */
 export const weightsOf = (allowed: readonly boolean[], scores: ArrayLike<number>): number[] | null =>
   softmax(allowed.map((may, j) => (may ? scores[j]! : -Infinity)));
+
+/** In all heads of a block, or in the one that is looked at. */
+export type Where = "all" | "one";
+
+/** The pairs that a painted mask keeps apart beyond the model's own; `later`: its causal mask is off. */
+export function cellsOf(mask: readonly boolean[][], own: Trace["masks"], block: string, later: boolean): Cell[] {
+  const causal = patternOf(block) === "decoder_self" && !later;
+  return mask.flatMap((line, query) =>
+    line.flatMap((may, key) => (may || (causal && !own.target[query]?.[key]) ? [] : [{ block, head: null, query, key }])),
+  );
+}
+
+export const inHeads = (cells: readonly Cell[], head: number | null): Cell[] => cells.map((cell) => ({ ...cell, head }));
 
 export const countAllowed = (mask: readonly boolean[][]): number =>
   mask.flat().filter(Boolean).length;

@@ -1,0 +1,239 @@
+"""A run over its checkpoints: what is kept, what is looked at, and that it is the models' own."""
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import contract
+import pages
+import pytest
+import torch
+from command import refused, transduce
+from rich.console import Console
+
+from transduce import bundle
+from transduce.config import validate
+from transduce.decode.translator import Translator
+from transduce.errors import RunError, TraceError
+from transduce.ids import BOS
+from transduce.trace import learning as learning_module
+from transduce.trace.document import Trace, document
+from transduce.trace.learning import MOST_SNAPSHOTS, learning, models
+from transduce.trace.record import heads_off
+from transduce.trace.trace import trace
+from transduce.train.config import TrainConfig
+from transduce.train.run import check, locked, read
+from transduce.train.start import train
+
+TEXT = "a b c"
+SETTINGS = {
+    "model": {"preset": "tiny", "d_model": 16, "heads": 2, "d_ff": 32, "max_length": 40},
+    "data": {"max_length": 30},
+    "tokenizer": {"vocab_size": 300},
+    "train": {
+        "max_steps": 8,
+        "batch_tokens": 128,
+        "validate_every": 4,
+        "save_every": 1,
+        "log_every": 2,
+        "average_last": 1,
+        "snapshots": True,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    lines = [f"{a} {b} {c}" for a in "abc" for b in "abcd" for c in "abc"]
+    for name in ("source", "target"):
+        (folder / name).write_text("\n".join(lines) + "\n")
+    settings = SETTINGS | {name: str(folder / name) for name in ("source", "target")}
+    config = validate(TrainConfig, settings | {"out": str(folder / "out"), "threads": 1})
+    train(config, console=Console(quiet=True))
+    return folder / "out"
+
+
+def test_a_run_keeps_the_model_of_every_checkpoint_where_it_is_told_to(trained: Path):
+    assert list(models(trained)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    kept = sorted(folder.name for folder in (trained / "snapshots").iterdir())
+    assert kept == [
+        f"step-{n}" for n in range(1, 8) if not (trained / f"checkpoints/step-{n}").exists()
+    ]
+    assert not list((trained / "snapshots").rglob("training.*"))  # Adam's moments are not kept
+    for folder in (trained / "snapshots").iterdir():
+        bundle.load(folder)
+
+
+def test_each_snapshot_is_what_that_model_does_with_the_sentence(trained: Path):
+    whole = trace(Translator.load(trained), TEXT)
+    found = learning(trained, whole)
+    assert [one.step for one in found.snapshots] == list(range(1, 9))
+    for one in found.snapshots:
+        model = bundle.load(models(trained)[one.step]).model
+        with torch.no_grad():
+            given = torch.tensor([list(whole.source)]), torch.tensor([[BOS, *whole.labels[:-1]]])
+            wanted = model(*given)[0].log_softmax(-1)[range(len(whole.labels)), list(whole.labels)]
+        torch.testing.assert_close(torch.tensor(one.log_probs), wanted, atol=1e-5, rtol=0)
+        text = Translator.load(models(trained)[one.step]).translate([TEXT])[0].text
+        assert one.text == text
+        again = trace(Translator.load(models(trained)[one.step]), TEXT, whole.target)
+        if list(again.labels) == list(whole.labels):
+            for block, weights in one.weights.items():
+                torch.testing.assert_close(weights, again.tensors[f"{block}.weights"])
+
+
+def test_the_losses_are_those_of_metrics(trained: Path):
+    found = learning(trained, _trace(trained))
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert [(p["step"], p["loss"]) for p in found.training] == [
+        (line["step"], line["loss"]) for line in lines if "loss" in line
+    ]
+    assert [(p["step"], p["bleu"]) for p in found.validations] == [
+        (line["step"], line["valid_bleu"]) for line in lines if "valid_bleu" in line
+    ]
+    assert found.finished
+
+
+def test_lines_that_are_no_numbers_are_passed_over(trained: Path, tmp_path: Path):
+    other = shutil.copytree(trained, tmp_path / "other", symlinks=True)
+    (other / "metrics.jsonl").write_text(
+        '{"step": 1, "loss": "x", "learning_rate": 1.0}\n{"step": null, "loss": 1.0}\n'
+        '{"step": 2, "loss": 1, "learning_rate": 0.5}\n{"step": 3, "valid_loss": 2.0}\n'
+        f'{{"step": 4, "loss": 1{"0" * 400}, "learning_rate": 0.5}}\n'
+    )
+    found = learning(other, _trace(trained))
+    assert found.training == [{"step": 2, "loss": 1.0, "learning_rate": 0.5}]
+    assert (found.validations, found.finished) == ([], False)
+
+
+def test_of_many_models_the_first_the_last_and_some_between_are_taken(tmp_path: Path):
+    for step in range(1, 101):
+        (tmp_path / "checkpoints" / f"step-{step}").mkdir(parents=True)
+    chosen = list(models(tmp_path))
+    assert (len(chosen), chosen[0], chosen[-1]) == (MOST_SNAPSHOTS, 1, 100)
+    assert max(b - a for a, b in pairwise(chosen)) <= 5
+
+
+def test_a_long_text_is_told_of_once_and_not_by_each_model(
+    trained: Path, caplog: pytest.LogCaptureFixture
+):
+    whole = _trace(trained, "a b c " * 200)
+    assert whole.source_cut
+    caplog.clear()
+    assert len(learning(trained, whole).snapshots) == 8
+    assert not caplog.records
+
+
+def test_of_a_long_sentence_fewer_models_are_taken(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = _trace(trained)
+    size = sum(x.numel() for x in learning(trained, whole).snapshots[0].weights.values())
+    monkeypatch.setattr(learning_module, "MOST_NUMBERS", 3 * size)
+    assert [one.step for one in learning(trained, whole).snapshots] == [1, 5, 8]
+    monkeypatch.setattr(learning_module, "MOST_NUMBERS", 2 * size - 1)
+    with pytest.raises(TraceError, match="shorten the text"):
+        learning(trained, whole)
+
+
+def test_heads_that_are_off_are_off_in_each_model(trained: Path):
+    off = [("decoder.0.cross_attention", 0), ("decoder.0.cross_attention", 1)]
+    found = learning(trained, trace(Translator.load(trained), TEXT, off=off))
+    whole, last = found.trace, found.snapshots[-1]
+    model = bundle.load(models(trained)[last.step]).model
+    given = torch.tensor([list(whole.source)]), torch.tensor([[BOS, *whole.labels[:-1]]])
+    with torch.no_grad(), heads_off(model, off):
+        wanted = model(*given)[0].log_softmax(-1)[range(len(whole.labels)), list(whole.labels)]
+    torch.testing.assert_close(torch.tensor(last.log_probs), wanted, atol=1e-5, rtol=0)
+
+
+def test_models_of_another_tokenizer_are_told(trained: Path, tmp_path: Path):
+    other = shutil.copytree(trained, tmp_path / "other", symlinks=True)
+    with pytest.raises(TraceError, match="another tokenizer than the model that is traced"):
+        learning(other, trace(pages.translator(), TEXT))
+
+
+def test_metrics_that_cannot_be_read_are_told(trained: Path, tmp_path: Path):
+    other = shutil.copytree(trained, tmp_path / "other", symlinks=True)
+    (other / "metrics.jsonl").rename(tmp_path / "elsewhere")
+    (other / "metrics.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TraceError, match=r"metrics\.jsonl: it is a link that leads out"):
+        learning(other, _trace(trained))
+
+
+def test_the_last_of_many_points_is_drawn(trained: Path, tmp_path: Path):
+    other = shutil.copytree(trained, tmp_path / "other", symlinks=True)
+    lines = [{"step": n, "loss": 1.0, "learning_rate": 0.5} for n in range(1, 2500)]
+    (other / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    points = learning(other, _trace(trained)).training
+    assert (len(points), points[-1]["step"]) == (833, 2499)
+    assert {b["step"] - a["step"] for a, b in pairwise(points)} == {3}
+
+
+def test_a_server_follows_the_run_with_the_model_that_is_the_best_now(
+    trained: Path, tmp_path: Path
+):
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    steps = {name: models(run)[name] for name in (1, 8)}
+    (run / "best").unlink()
+    (run / "best").symlink_to(steps[1].relative_to(run))
+    then = trace(Translator.load(run), TEXT, beam=1)
+    with pages.serving(run) as client:
+        (run / "best").unlink()
+        (run / "best").symlink_to(steps[8].relative_to(run))
+        now = trace(Translator.load(run), TEXT, beam=1)
+        assert list(now.labels) != list(then.labels)
+        body = json.dumps({"text": TEXT, "beam": 1}).encode()
+        asked = client.ask("POST", "/api/run", body, **{"Content-Type": "application/json"})
+        found = asked.json()
+    assert [each["id"] for each in found["labels"]] == list(now.labels)
+
+
+def test_snapshots_go_to_no_folder_but_the_runs(trained: Path, tmp_path: Path):
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    (run / "snapshots").rename(tmp_path / "elsewhere")
+    (run / "snapshots").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="snapshots is a link"), locked(run):
+        pass
+
+
+def test_a_run_goes_on_with_snapshots_or_without_them(trained: Path):
+    record = read(trained)
+    assert record is not None
+    text = {name: str(trained.parent / name) for name in ("source", "target")}
+    with_them = SETTINGS | text | {"out": str(trained), "threads": 1}
+    without = with_them | {"train": SETTINGS["train"] | {"snapshots": False}}
+    for settings in (with_them, without):
+        check(record, validate(TrainConfig, settings), trained)
+
+
+def test_what_is_no_run_is_told(tmp_path: Path):
+    with pytest.raises(TraceError, match="is not a training run with checkpoints"):
+        learning(pages.save(tmp_path / "model"), trace(pages.translator(), TEXT))
+
+
+def test_the_document_is_what_the_page_expects(trained: Path):
+    whole = _trace(trained)
+    found = document([whole]) | {"run": learning(trained, whole).to_json()}
+    read = contract.read(found)["run"]
+    assert [token["id"] for token in read["labels"]] == list(whole.labels)
+
+
+def test_the_verb_puts_a_run_into_the_page(trained: Path, tmp_path: Path):
+    out = tmp_path / "run.json"
+    done = transduce("trace", trained, TEXT, "--learning", "--json", out, "--threads", "1")
+    assert done.status == 0, done
+    found = contract.read(json.loads(out.read_text(encoding="utf-8")))
+    assert [one["step"] for one in found["run"]["snapshots"]] == list(range(1, 9))
+
+
+def test_the_verb_says_what_it_needs(trained: Path, tmp_path: Path):
+    assert "add --html or --json" in refused("trace", trained, TEXT, "--learning")
+    out, model = tmp_path / "x.json", pages.save(tmp_path / "model")
+    assert "not a training run" in refused("trace", model, TEXT, "--learning", "--json", out)
+    assert not out.exists()
+    assert "blank" in refused("trace", trained, "", "--learning", "--json", out)
+
+
+def _trace(trained: Path, text: str = TEXT) -> Trace:
+    return trace(Translator.load(trained), text)
