@@ -25,9 +25,6 @@ export function engineOf(weights: Weights, info: Payload["model"]): Engine {
   let engine = engines.get(weights);
   if (!engine) {
     const { source, target } = weights.tokenizers;
-    const { source_vocab_size, target_vocab_size } = info.config;
-    for (const [found, size] of [[source, source_vocab_size], [target ?? source, target_vocab_size]] as const)
-      if (found?.pieces.length !== size) throw new Error(`a vocabulary of ${found?.pieces.length ?? 0} pieces for the model’s ${size}`);
     engine = { model: modelOf(weights, info.config), source, target: target ?? source };
     engines.set(weights, engine);
   }
