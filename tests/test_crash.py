@@ -310,8 +310,8 @@ def test_the_sums_are_those_of_sha256sum_and_a_card_may_be_edited(folder: Path):
 def test_a_second_process_is_refused_and_the_first_is_unharmed(folder: Path):
     call = [sys.executable, "-m", "transduce", *words(folder)]
     with subprocess.Popen(call, stderr=subprocess.PIPE) as first:
-        records = len(read_metrics(folder / "run" / "metrics.jsonl"))
-        while len(read_metrics(folder / "run" / "metrics.jsonl")) <= records:
+        records = len(list(read_metrics(folder / "run" / "metrics.jsonl")))
+        while len(list(read_metrics(folder / "run" / "metrics.jsonl"))) <= records:
             assert first.poll() is None
             time.sleep(0.005)
         first.send_signal(signal.SIGSTOP)
