@@ -358,7 +358,7 @@ def test_no_clock_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch, jump
     record["settings"]["train"]["log_every"] = record["chosen"]["log_every"] = 1
     (folder / "run" / "config.json").write_text(json.dumps(record))
     train(config, console=Console(file=shown, width=200))
-    records = read_metrics(folder / "run" / "metrics.jsonl")
+    records = list(read_metrics(folder / "run" / "metrics.jsonl"))
     assert all(record.get("tokens_per_second", 0) >= 0 for record in records)
     assert not re.search(r"-\d+:|-[\d,]+ tokens", shown.getvalue())
     assert outcome(folder / "run") == outcome(folder / "whole")
