@@ -23,6 +23,11 @@ class Batch(NamedTuple):
     tokens: int
     """Labels that are not padding."""
 
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        source, decoder_input, labels, tokens = self
+        return Batch(source.to(device), decoder_input.to(device), labels.to(device), tokens)
+
 
 def pad(rows: Sequence[Sequence[int]]) -> Int[Tensor, "b s"]:
     """Stack rows of ids, the shorter ones filled up with PAD on the right; int64."""

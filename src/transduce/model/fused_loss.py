@@ -5,7 +5,7 @@ gradient is made in the same pass. Letters of the shapes: b sentences, t target 
 d d_model, V the target vocabulary.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -20,17 +20,29 @@ _CHUNK = 2**24
 """Logits that exist at a time; fewer cost more passes over the gradient of the output matrix."""
 
 
+class Other(NamedTuple):
+    """What is predicted from a second look at a batch, and how much it weighs to differ there."""
+
+    states: Float[Tensor, "b t d"]
+    weight: float
+
+
 def projected_loss(
     states: Float[Tensor, "b t d"],
     output: Float[Tensor, "V d"],
     labels: Int[Tensor, "b t"],
     smoothing: float,
+    other: Other | None = None,
 ) -> Loss:
     """`smoothed_loss` of the logits states @ outputᵀ, of which only a chunk exists at a time.
 
-    The products are in the precision of `states`, `output`'s gradient in that of `output`.
+    The products are in the precision of `states`, `output`'s gradient in that of `output`. With an
+    other look, the weighted divergence KL(p || q) of its predictions q from these ones, p, is added
+    to the smoothed loss, a sum over real tokens too; both looks learn from it.
     """
-    return Loss(*_ProjectedLoss.apply(states.flatten(0, 1), output, labels.flatten(), smoothing))
+    look, weight = (states.detach()[:0], 0.0) if other is None else other
+    flat = states.flatten(0, 1), look.flatten(0, 1), output, labels.flatten()
+    return Loss(*_ProjectedLoss.apply(*flat, smoothing, weight))
 
 
 class _ProjectedLoss(torch.autograd.Function):
@@ -40,26 +52,35 @@ class _ProjectedLoss(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401 - PyTorch's signature
         states: Float[Tensor, "n d"],
+        other: Float[Tensor, "m d"],  # n, or none
         output: Float[Tensor, "V d"],
         labels: Int[Tensor, " n"],
         smoothing: float,
+        weight: float,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         weights = output.to(states.dtype)
         exact = torch.promote_types(states.dtype, torch.float32)
         real = (labels != PAD).to(exact)
-        masked = states * real[:, None].to(states.dtype)
-        of_states = torch.empty_like(states)
+        column = real[:, None].to(states.dtype)
+        masked, masked_other = states * column, other * column[: len(other)]
+        of_states, of_other = torch.empty_like(states), torch.empty_like(other)
         of_output = torch.zeros_like(output)
-        norms, chosen = torch.empty(2, len(states), dtype=exact, device=states.device)
+        norms, chosen, apart = torch.zeros(3, len(states), dtype=exact, device=states.device)
         rows = max(1, _CHUNK // len(output))
         for start in range(0, len(states), rows):
             part = slice(start, start + rows)
             label = labels[part, None]
             logits = product(states[part], weights)
-            probs = logits.softmax(-1, dtype=exact)
-            # The largest is 1 / V at least, and its logarithm safe; a label's probability may be 0.
-            norms[part] = logits.amax(-1).to(exact) - probs.amax(-1).log()
+            probs, norms[part] = _softmax(logits, exact)
             chosen[part] = logits.gather(-1, label).squeeze(-1)
+            if len(other):
+                theirs = product(other[part], weights)
+                apart[part], pull, push = _divergence(logits, probs, norms[part], theirs)
+                probs.add_(pull, alpha=weight)
+                push = push.mul_(weight).to(states.dtype)
+                of_other[part] = product(push, weights.T)
+                of_output += gradient_of_weight(push, masked_other[part])
+                del theirs, pull, push
             probs.scatter_add_(-1, label, probs.new_full(label.shape, smoothing - 1))
             errors = probs.to(states.dtype)
             of_states[part] = product(errors, weights.T)
@@ -70,11 +91,12 @@ class _ProjectedLoss(torch.autograd.Function):
         plain = (norms - chosen) @ real
         spread = (norms - states.to(exact) @ mean) @ real
         of_states -= smoothing * mean.to(states.dtype)
-        of_states *= real[:, None].to(states.dtype)
         of_output -= smoothing / len(output) * masked.sum(0, dtype=output.dtype)
-        ctx.save_for_backward(of_states, of_output)
+        of_states *= column
+        of_other *= column[: len(other)]
+        ctx.save_for_backward(of_states, of_other, of_output)
         ctx.mark_non_differentiable(plain)
-        return (1 - smoothing) * plain + smoothing * spread, plain
+        return (1 - smoothing) * plain + smoothing * spread + weight * (apart @ real), plain
 
     @staticmethod
     @once_differentiable
@@ -82,6 +104,30 @@ class _ProjectedLoss(torch.autograd.Function):
     def backward(
         ctx: Any,  # noqa: ANN401 - PyTorch's signature
         *gradients: Float[Tensor, ""],
-    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "V d"], None, None]:
-        of_states, of_output = ctx.saved_tensors
-        return of_states * gradients[0], of_output * gradients[0], None, None
+    ) -> tuple[Tensor | None, ...]:
+        return *(of_input * gradients[0] for of_input in ctx.saved_tensors), None, None, None
+
+
+def _softmax(
+    logits: Float[Tensor, "n V"], exact: torch.dtype
+) -> tuple[Float[Tensor, "n V"], Float[Tensor, " n"]]:
+    """Return the probabilities, and the logarithm of what the exponentials were divided by."""
+    probs = logits.softmax(-1, dtype=exact)
+    # The largest is 1 / V at least, and its logarithm safe; that of another may be of 0.
+    return probs, logits.amax(-1).to(exact) - probs.amax(-1).log()
+
+
+def _divergence(
+    logits: Float[Tensor, "n V"],
+    probs: Float[Tensor, "n V"],
+    norms: Float[Tensor, " n"],
+    theirs: Float[Tensor, "n V"],
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"], Float[Tensor, "n V"]]:
+    """Return KL(p || q) of each row, and its gradients by the logits of p and of q.
+
+    They are p (log p/q - KL) and q - p.
+    """
+    other, their_norms = _softmax(theirs, probs.dtype)
+    ratio = (logits.to(probs.dtype) - theirs).sub_((norms - their_norms)[:, None])
+    apart = (probs * ratio).sum(-1)
+    return apart, ratio.sub_(apart[:, None]).mul_(probs), other.sub_(probs)

@@ -31,7 +31,13 @@ from transduce.text.corpus import (
 from transduce.text.tokenizer import normalize
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
-from transduce.train.defaults import check_memory, check_settings, choose, choose_vocab_size
+from transduce.train.defaults import (
+    at_once,
+    check_memory,
+    check_settings,
+    choose,
+    choose_vocab_size,
+)
 from transduce.train.prepare import NOTHING_TO_VALIDATE, check_regular, prepare
 from transduce.train.start import finished, measure_steps
 
@@ -281,7 +287,7 @@ def _try(
     sizes = data.sizes if whole else (size, size)
     architecture, chosen, reasons = choose(config, pairs=pairs, tokens=tokens, vocab_sizes=sizes)
     findings.lines.extend(reasons)
-    check_memory(architecture, min(chosen.batch_tokens, tokens), device)
+    check_memory(architecture, at_once(chosen, tokens), device)
     parameters = sum(map(math.prod, measure(architecture)[0].values()))
     say(console, f"timing some steps of a model of {parameters:,} parameters")
     _, lines = measure_steps(config, data, architecture, chosen, device)

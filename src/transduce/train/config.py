@@ -56,6 +56,14 @@ class TrainSettings(Settings):
     validate_every: int | None = Field(None, gt=0, le=10**9)
     save_every: int | None = Field(None, gt=0, le=10**9)
     log_every: int = Field(50, gt=0, le=10**9)
+    simcut: float = Field(0.0, ge=0, le=1e6)
+    """Weight of the divergence between what is predicted from a pair and from the same pair with a
+    share `cutoff` of its tokens cut out (SimCut: Gao et al. 2022, who take 3); a step takes twice
+    the time. 0 looks once, as in the paper."""
+    cutoff: float = Field(0.05, ge=0, lt=1)
+    bpe_dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of merges that is left out, at random, each time that a pair is learnt from (Provilkov
+    et al. 2020, who take 0.1): words are cut in many ways, and batches grow by what that adds."""
     ema_decay: float = Field(0.0, ge=0, lt=1)
     """Validate and save a moving average of the weights, which keeps this share of itself a step
     (Polyak & Juditsky 1992); at step t at most (1 + t) / (10 + t), as in Marian, so that the first
@@ -119,6 +127,15 @@ class TrainConfig(Settings):
                 )
         if self.source is None and self.tsv is None:
             raise SettingsError("no text to learn from: give --source and --target, or --tsv")
+        return self
+
+    @model_validator(mode="after")
+    def _merges_to_leave_out(self) -> "TrainConfig":
+        if self.train.bpe_dropout and self.tokenizer.kind != "bpe":
+            raise SettingsError(
+                f"train.bpe_dropout leaves out merges of BPE, and tokenizer.kind is "
+                f"{self.tokenizer.kind}; use kind bpe, or bpe_dropout 0"
+            )
         return self
 
     def identity(self) -> dict:

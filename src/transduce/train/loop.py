@@ -1,13 +1,15 @@
 """Training: `train_step` on one screen, and the loop around it in the order things happen."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
+from torch import Tensor, nn
 from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -17,7 +19,8 @@ from transduce.device import enough_memory, kept_memory
 from transduce.errors import RunError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
-from transduce.model.fused_loss import projected_loss
+from transduce.model.fused_loss import Other, projected_loss
+from transduce.model.loss import Loss
 from transduce.model.transformer import Transformer
 from transduce.model.working import collect_gradients, refresh
 from transduce.signals import Stop
@@ -66,11 +69,7 @@ def train_step(
     total = torch.zeros((), device=device)
     refresh(working, model)
     for batch in batches:
-        memory, memory_mask = working.encode(batch.source.to(device))
-        states = working.decode(batch.decoder_input.to(device), memory, memory_mask)
-        loss = projected_loss(
-            states, working.output.weight, batch.labels.to(device), chosen.label_smoothing
-        )
+        loss = batch_loss(working, batch.to(device), chosen)
         (loss.smoothed / tokens).backward()
         collect_gradients(working, model)
         total += loss.plain
@@ -83,6 +82,39 @@ def train_step(
         optimizer.step()
     optimizer.zero_grad()
     return Step(float(total), tokens, finite)
+
+
+def batch_loss(model: Transformer, batch: Batch, chosen: Chosen) -> Loss:
+    """The loss of a batch; by SimCut, with what a second look at the same pairs adds to it."""
+    output, smoothing = model.output.weight, chosen.label_smoothing
+    if not chosen.simcut:
+        states = model.decode(batch.decoder_input, *model.encode(batch.source))
+        return projected_loss(states, output, batch.labels, smoothing)
+    source, decoder_input = (torch.cat([ids, ids]) for ids in batch[:2])
+    with second_half_cut(model, chosen.cutoff):
+        states, cut = model.decode(decoder_input, *model.encode(source)).chunk(2)
+    return projected_loss(states, output, batch.labels, smoothing, Other(cut, chosen.simcut))
+
+
+@contextmanager
+def second_half_cut(model: Transformer, share: float) -> Generator[None]:
+    """In the second half of each batch, take zeros for the embeddings of a share of its tokens.
+
+    Source: Token Cutoff, Shen et al. 2020; positions stay.
+    """
+
+    def cut(_module: nn.Module, _ids: tuple[Tensor, ...], rows: Tensor) -> Tensor:
+        kept = torch.rand(*rows.shape[:2], 1, device=rows.device) >= share
+        kept[: len(rows) // 2] = True
+        return rows * kept
+
+    tables = {model.source_embedding.table, model.target_embedding.table}
+    hooks = [table.register_forward_hook(cut) for table in tables]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def adam(model: Transformer, chosen: Chosen) -> Adam:
@@ -186,7 +218,10 @@ def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Ste
     result = train_step(
         model,
         training.optimizer,
-        [collate([training.data.train[row] for row in batch]) for batch in rows],
+        [
+            collate(_pairs(training, batch, int(seed[0] % 2**32) + i))
+            for i, batch in enumerate(rows)
+        ],
         training.chosen,
         working=training.working,
         learning_rate=rate,
@@ -200,6 +235,27 @@ def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Ste
         log.warning("step %d: loss or gradient is not finite, not applied", state.step)
     monitor.step(state.step, result.applied, result.loss, result.tokens, learning_rate=rate)
     return result
+
+
+def _pairs(training: Training, rows: np.ndarray, seed: int) -> list[tuple[list[int], list[int]]]:
+    """The pairs of these rows, cut anew where BPE-dropout is asked for."""
+    data, dropout = training.data, training.chosen.bpe_dropout
+    pairs = [data.train[row] for row in rows]
+    if not dropout:
+        return pairs
+    longest = training.model.config.max_length - 1
+    sides = [
+        tokenizer.recut(side, dropout, seed)
+        for tokenizer, side in zip(
+            (data.source_tokenizer, data.target_tokenizer), zip(*pairs, strict=True), strict=True
+        )
+    ]
+    # Where the cuts are too many for the model, the usual ones do.
+    new = zip(*sides, strict=True)
+    return [
+        both if max(map(len, both)) <= longest else pair
+        for both, pair in zip(new, pairs, strict=True)
+    ]
 
 
 def _patience_is_over(training: Training) -> bool:
