@@ -18,6 +18,8 @@ from transduce.model.loss import Loss
 
 _CHUNK = 2**24
 """Logits that exist at a time; fewer cost more passes over the gradient of the output matrix."""
+_BLOCK = 2**17
+"""Logits that are worked on at a time on a CPU: what is made on the way stays in its cache."""
 
 
 class Other(NamedTuple):
@@ -67,25 +69,22 @@ class _ProjectedLoss(torch.autograd.Function):
         of_output = torch.zeros_like(output)
         norms, chosen, apart = torch.zeros(3, len(states), dtype=exact, device=states.device)
         rows = max(1, _CHUNK // len(output))
+        block = max(1, _BLOCK // len(output)) if states.device.type == "cpu" else rows
         for start in range(0, len(states), rows):
             part = slice(start, start + rows)
-            label = labels[part, None]
-            logits = product(states[part], weights)
-            probs, norms[part] = _softmax(logits, exact)
-            chosen[part] = logits.gather(-1, label).squeeze(-1)
+            logits, theirs = product(states[part], weights), product(other[part], weights)
+            for first in range(0, len(logits), block):
+                here = slice(first, first + block)
+                there = slice(start + first, min(start + rows, start + first + block))
+                norms[there], chosen[there], apart[there] = _to_gradients(
+                    logits[here], theirs[here], labels[there, None], smoothing, weight
+                )
+            of_states[part] = product(logits, weights.T)
+            of_output += gradient_of_weight(logits, masked[part])
             if len(other):
-                theirs = product(other[part], weights)
-                apart[part], pull, push = _divergence(logits, probs, norms[part], theirs)
-                probs.add_(pull, alpha=weight)
-                push = push.mul_(weight).to(states.dtype)
-                of_other[part] = product(push, weights.T)
-                of_output += gradient_of_weight(push, masked_other[part])
-                del theirs, pull, push
-            probs.scatter_add_(-1, label, probs.new_full(label.shape, smoothing - 1))
-            errors = probs.to(states.dtype)
-            of_states[part] = product(errors, weights.T)
-            of_output += gradient_of_weight(errors, masked[part])
-            del logits, probs, errors  # before those of the next chunk are made
+                of_other[part] = product(theirs, weights.T)
+                of_output += gradient_of_weight(theirs, masked_other[part])
+            del logits, theirs  # before those of the next chunk are made
         # What is the same for all classes needs no pass over them: the mean logit is states @ mean.
         mean = weights.mean(0, dtype=exact)
         plain = (norms - chosen) @ real
@@ -106,6 +105,31 @@ class _ProjectedLoss(torch.autograd.Function):
         *gradients: Float[Tensor, ""],
     ) -> tuple[Tensor | None, ...]:
         return *(of_input * gradients[0] for of_input in ctx.saved_tensors), None, None, None
+
+
+def _to_gradients(
+    logits: Float[Tensor, "r V"],
+    theirs: Float[Tensor, "m V"],
+    labels: Int[Tensor, "r 1"],
+    smoothing: float,
+    weight: float,
+) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"], Float[Tensor, " r"]]:
+    """Replace the logits of both looks by the loss's gradients, but for what all classes share.
+
+    Returns:
+        What the loss is made of, for each row: the logarithm of the exponentials' sum, the label's
+        logit, and the divergence (0 where there is no other look).
+    """
+    probs, norms = _softmax(logits, torch.promote_types(logits.dtype, torch.float32))
+    chosen = logits.gather(-1, labels).squeeze(-1).to(probs.dtype)
+    apart = torch.zeros_like(norms)
+    if len(theirs):
+        apart, pull, push = _divergence(logits, probs, norms, theirs)
+        theirs.copy_(push.mul_(weight))
+        probs.add_(pull, alpha=weight)
+    probs.scatter_add_(-1, labels, probs.new_full(labels.shape, smoothing - 1))
+    logits.copy_(probs)
+    return norms, chosen, apart
 
 
 def _softmax(
