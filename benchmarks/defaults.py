@@ -1,0 +1,96 @@
+"""What is chosen for the size of a corpus, beside a short search: does choosing nothing cost much?
+
+    python benchmarks/defaults.py --data-root DATA [--corpus multi30k-5k] [--trial SimCut] [...]
+
+Each trial changes one thing of what `train` chooses by itself; `base` is the paper's base model,
+with its own dropout. The table has the BLEU on the validation set of what a run calls its best.
+Runs lie in --out. A finished one is not trained again, one that was stopped goes on: stop and start
+the program as you like, or run it several times at once with other trials.
+"""
+
+import argparse
+import gzip
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from transduce import TrainConfig, train
+from transduce.config import load
+from transduce.train.start import finished
+
+TRIALS = {
+    "default": [],
+    "vocabulary 4,000": ["tokenizer.vocab_size=4000"],
+    "dropout 0.2": ["model.preset=tiny", "model.dropout=0.2"],
+    "dropout 0.4": ["model.preset=tiny", "model.dropout=0.4"],
+    "small, dropout 0.3": ["model.preset=small", "model.dropout=0.3"],
+    "SimCut 3": ["train.simcut=3"],
+    "BPE-dropout 0.1": ["train.bpe_dropout=0.1"],
+    "base": ["model.preset=base"],
+}
+CORPORA = ("multi30k-5k", "multi30k-29k", "tatoeba-55k")
+
+
+def main() -> None:
+    """Train what is missing, and print the table of what is there."""
+    parser = argparse.ArgumentParser(description="What is chosen by default beside a search.")
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("defaults-search"))
+    parser.add_argument("--corpus", choices=CORPORA, action="append")
+    parser.add_argument("--trial", choices=TRIALS, action="append")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--only-table", action="store_true")
+    given = parser.parse_args()
+    for corpus in given.corpus or CORPORA:
+        text = files(corpus, given.data_root, given.out)
+        for trial in given.trial or () if given.only_table else TRIALS:
+            one(trial, {**text, "out": given.out / corpus / trial, "threads": given.threads})
+        table(given.out / corpus)
+
+
+def files(corpus: str, root: Path, out: Path) -> dict[str, Path]:
+    """Return the text files of a corpus; the first 5,000 pairs of Multi30k are written in `out`."""
+    if corpus == "tatoeba-55k":
+        folder = root / "tatoeba.en-fr"
+        return {"tsv": folder / "train.tsv.gz", "valid_tsv": folder / "dev.tsv.gz"}
+    raw = root / "multi30k" / "raw"
+    found = {}
+    for side, language in (("source", "en"), ("target", "de")):
+        found[f"valid_{side}"] = raw / f"val.{language}.gz"
+        found[side] = raw / f"train.{language}.gz"
+        if corpus == "multi30k-5k":
+            lines = gzip.decompress(found[side].read_bytes()).split(b"\n")[:5_000]
+            found[side] = out / corpus / f"train.{language}"
+            found[side].parent.mkdir(parents=True, exist_ok=True)
+            found[side].write_bytes(b"\n".join(lines) + b"\n")
+    return found
+
+
+def one(trial: str, values: dict[str, object]) -> None:
+    """Train one trial, and note its time beside it."""
+    run = values["out"]
+    if finished(run):
+        return
+    began = time.monotonic()
+    train(load(TrainConfig, None, TRIALS[trial], values=values), console=Console(stderr=True))
+    with run.with_suffix(".seconds").open("a") as noted:
+        noted.write(f"{time.monotonic() - began:.0f}\n")
+
+
+def table(folder: Path) -> None:
+    """Print what the finished runs of a corpus have reached, the default first."""
+    print(f"\n**{folder.name}**\n")
+    print("| trial | BLEU | against the default | minutes |\n|---|---|---|---|")
+    default = finished(folder / "default")
+    for trial in TRIALS:
+        if result := finished(folder / trial):
+            gain = f"{result.bleu.value - default.bleu.value:+.2f}" if default else ""
+            noted = (folder / trial).with_suffix(".seconds").read_text().split()
+            print(
+                f"| {trial} | {result.bleu.value:.2f} | {gain} | {sum(map(int, noted)) / 60:.0f} |"
+            )
+
+
+if __name__ == "__main__":
+    main()
