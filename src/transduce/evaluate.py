@@ -19,6 +19,7 @@ from sacrebleu.metrics.base import Score as SacreScore
 from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR, sum_of_lists
 
+from transduce import moses
 from transduce.errors import DataError, SettingsError
 from transduce.progress import Stage
 
@@ -26,7 +27,7 @@ SEED = 12345
 """Of resampling and of trials: sacreBLEU's own, whatever SACREBLEU_SEED says."""
 RESAMPLES = 1_000
 TRIALS = 10_000
-TOKENIZERS = tuple(BLEU.TOKENIZERS)
+TOKENIZERS = (*BLEU.TOKENIZERS, *moses.TOKENIZERS)
 _METRICS = 4
 _SIGNIFICANT = 0.05
 _TOKENISED = 0.1
@@ -162,7 +163,7 @@ def evaluate(
     Args:
         systems: of each, one translation a sentence.
         references: for each sentence, one reference or more, the same number for all.
-        tokenize: of BLEU, by sacreBLEU's names.
+        tokenize: of BLEU, by sacreBLEU's names; or moses-de and the like, moses-de-atat.
         lowercase: case does not count (in TER it never does, as in sacreBLEU).
         console: where to show progress.
 
@@ -199,6 +200,9 @@ def check_tokenizer(name: str) -> None:
     Raises:
         SettingsError: it cannot; what is missing is named.
     """
+    if name.startswith("moses"):
+        moses.MosesTokenizer(name)
+        return
     if name not in TOKENIZERS:
         raise SettingsError(f"tokenize {name!r} is unknown; there are {', '.join(TOKENIZERS)}")
     model = None
@@ -262,11 +266,21 @@ def _streams(
 def _metrics(streams: list[list[str]], tokenize: str, lowercase: bool) -> Iterator[Metric]:
     """One after the other: each keeps all n-grams of the references."""
     check_tokenizer(tokenize)
-    # force: its warning about tokenised text, of three lines, is ours to give.
-    yield BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=streams)
+    yield _bleu(streams, tokenize, lowercase)
     yield CHRF(word_order=2, lowercase=lowercase, references=streams)
     yield TER(references=streams)
     yield ExactMatch(lowercase=lowercase, references=streams)
+
+
+def _bleu(streams: list[list[str]], tokenize: str, lowercase: bool) -> BLEU:
+    # force: its warning about tokenised text, of three lines, is ours to give.
+    if tokenize not in moses.TOKENIZERS:
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=streams)
+    metric = BLEU(tokenize="none", lowercase=lowercase, force=True)
+    metric.tokenizer = moses.MosesTokenizer(tokenize)
+    metric.tokenizer_signature = metric.tokenizer.signature()
+    metric._ref_cache = metric._cache_references(streams)
+    return metric
 
 
 def _score(metric: Metric, hypotheses: Sequence[str], *, interval: bool) -> Score:

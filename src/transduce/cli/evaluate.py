@@ -82,7 +82,11 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
         typer.Option(help="Translations to compare the others with [the first hypothesis]."),
     ] = None,
     tokenize: Annotated[
-        str, typer.Option(help="BLEU's tokenizer, by sacreBLEU's names; none for tokenised text.")
+        str,
+        typer.Option(
+            help="BLEU's tokenizer, by sacreBLEU's names; none for tokenised text; moses-de (or "
+            "another language) for Moses' tokens, moses-de-atat for the paper's."
+        ),
     ] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
