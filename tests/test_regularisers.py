@@ -149,6 +149,22 @@ def test_each_merge_is_left_out_with_the_probability(tokenizer: Tokenizer):
     assert 0.1 < apart < 0.2
 
 
+def test_each_micro_batch_is_cut_by_its_own_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def noted(self: Tokenizer, rows: list[list[int]], dropout: float, seed: int) -> list[list[int]]:
+        assert dropout == 0.2
+        seeds.append(seed)
+        return original(self, rows, dropout, seed)
+
+    original, seeds = Tokenizer.recut, []
+    monkeypatch.setattr(Tokenizer, "recut", noted)
+    reversals(tmp_path)
+    train(settings(tmp_path, "seeds", max_steps=5, simcut=0.0))
+    both = list(zip(seeds[::2], seeds[1::2], strict=True))
+    assert all(source == target for source, target in both)
+    assert 5 < len(both) <= 10
+    assert len(set(seeds)) == len(both)
+
+
 REGULARISED = {"simcut": 3.0, "cutoff": 0.2, "bpe_dropout": 0.2, "accumulate": 2, "save_every": 7}
 
 

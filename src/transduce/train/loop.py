@@ -213,19 +213,17 @@ def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Ste
     state.step, state.position = state.step + 1, state.position + 1
     rate = noam(state.step, model.config.d_model, training.chosen.warmup)
     rate *= training.chosen.learning_rate_scale
-    seed = np.random.SeedSequence((training.config.seed, state.step)).generate_state(1, np.uint64)
+    seeds = np.random.SeedSequence((training.config.seed, state.step)).generate_state(1, np.uint64)
+    seed = int(seeds[0] >> 1)
     training.working.train()
     result = train_step(
         model,
         training.optimizer,
-        [
-            collate(_pairs(training, batch, int(seed[0] % 2**32) + i))
-            for i, batch in enumerate(rows)
-        ],
+        [collate(_pairs(training, batch, seed + i)) for i, batch in enumerate(rows)],
         training.chosen,
         working=training.working,
         learning_rate=rate,
-        seed=int(seed[0] >> 1),
+        seed=seed,
     )
     if result.applied and model is not training.kept.model:
         decay = min(training.chosen.ema_decay, (1 + state.step) / (10 + state.step))
@@ -245,7 +243,7 @@ def _pairs(training: Training, rows: np.ndarray, seed: int) -> list[tuple[list[i
         return pairs
     longest = training.model.config.max_length - 1
     sides = [
-        tokenizer.recut(side, dropout, seed)
+        tokenizer.recut(side, dropout, seed % 2**32)
         for tokenizer, side in zip(
             (data.source_tokenizer, data.target_tokenizer), zip(*pairs, strict=True), strict=True
         )
