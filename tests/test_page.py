@@ -449,8 +449,9 @@ def test_another_word_is_answered_from_the_file(look: Looker):
 
 def violations(page: Any, within: str = "html", only: list[str] | None = None) -> list[str]:
     """What axe finds in a part of the page: by all its rules, or by these only."""
-    script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-    page.evaluate(script)
+    if not page.evaluate("'axe' in window"):
+        script = files("axe_playwright_python") / "axe.min.js"
+        page.evaluate(script.read_text(encoding="utf-8"))
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if only:
         options["runOnly"] = only
@@ -460,13 +461,6 @@ def violations(page: Any, within: str = "html", only: list[str] | None = None) -
         for one in found
         for node in one["nodes"]
     ]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("fragment", STATIONS)
-def test_axe_finds_nothing(look: Looker, fragment: str, scheme: str):
-    page = look.open(traced(), fragment, color_scheme=scheme, reduced_motion="reduce")
-    assert violations(page) == []
 
 
 def focused(page: Any, attribute: str) -> str | None:

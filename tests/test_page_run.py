@@ -114,19 +114,3 @@ def test_the_film_is_one_stop_of_the_tab_key(page: Any):
 def test_a_file_without_a_run_says_how_to_get_one(look: Looker):
     page = look.open(traced(), "#page=run")
     assert "--learning" in page.locator("main").inner_text()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_it_has_no_violation_of_axe_and_fits_a_phone(
-    look: Looker, learnt: Learning, width: int, scheme: Any
-):
-    from axe_playwright_python.sync_playwright import Axe
-
-    document = traced() | {"run": learnt.to_json()}
-    page = look.open(document, "#page=run", width=width, color_scheme=scheme)
-    page.wait_for_selector('[data-testid="run-step"]')
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert not look.problems
