@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from alive import alive, random_model
+from looker import Looker
 from pages import traced
-from test_page import Looker, array, at, badges, change, fits, focused, packed, tab_to, violations
+from test_page import array, at, badges, change, fits, focused, packed, tab_to, violations
 from test_page_run import learning
 
 CROSS = "decoder.1.cross_attention"
