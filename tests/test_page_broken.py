@@ -104,6 +104,33 @@ def test_a_damaged_model_is_told_and_no_check_is_green_for_it(look: Looker, name
     assert look.problems == []
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_vocabulary_of_another_size_is_told(look: Looker, side: str):
+    def shorten(document: Any) -> None:
+        kept = document["weights"]["tokenizers"]
+        kept["target"] = copy.deepcopy(kept["source"])
+        for values in (kept[side]["pieces"], kept[side]["scores"]):
+            del values[-40:]
+
+    page = look.open(lied(shorten, in_file))
+    at(page, "text").fill("a cat")
+    page.keyboard.press("Enter")
+    at(page, "problem").wait_for()
+    size = small().model.config.source_vocab_size
+    said = f"its {side} vocabulary has {size - 40} pieces, and its model knows {size}."
+    assert at(page, "problem").inner_text() == f"This file is damaged: {said}"
+    assert look.problems == []
+
+
+def test_the_page_says_how_numbers_are_kept_and_how_it_computes(look: Looker):
+    page = look.open(in_file())
+    assert "its weights rounded to float16: this page" in at(page, "inside").inner_text()
+    computed = "computed in float32"
+    assert f"{computed} from weights rounded to float16" in page.locator("footer").inner_text()
+    page = look.open(recorded())
+    assert f"{computed}, traced" in page.locator("footer").inner_text()
+
+
 # ---- documents that lie
 
 
