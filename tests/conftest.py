@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,3 +35,14 @@ def browser() -> Generator[Any]:
         started = playwright.chromium.launch(executable_path=path, args=options)
         yield started
         started.close()
+
+
+@pytest.fixture
+def look(browser: Any, tmp_path: Path) -> Generator[Any]:
+    """A `looker.Looker` for one test."""
+    from looker import Looker  # and not before the checker of shapes is there
+
+    looker = Looker(browser, tmp_path)
+    yield looker
+    for context in looker.contexts:
+        context.close()

@@ -3,7 +3,7 @@
 import base64
 import copy
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,10 @@ import pytest
 import sentencepiece
 import torch
 from command import refused, transduce
+from looker import Looker
 from pages import serving, stored
 from pages import translator as served
-from test_page import Looker, at, badges
+from test_page import at, badges
 
 from transduce import Translator
 from transduce.bundle import Bundle, put_weights, save
@@ -93,14 +94,6 @@ def bundle(name: str = "paper") -> Bundle:
 @cache
 def document(name: str = "paper") -> Any:
     return alive([trace(Translator(bundle(name), names=[name]), SOURCE, TARGET)])
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 def asked(page: Any, **request: Any) -> Any:

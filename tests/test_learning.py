@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from transduce.errors import RunError, TraceError
 from transduce.ids import BOS
 from transduce.trace import learning as learning_module
 from transduce.trace.document import Trace, document
-from transduce.trace.learning import MOST_SNAPSHOTS, learning, models
+from transduce.trace.learning import MOST_SNAPSHOTS, Models, learning, models
 from transduce.trace.record import heads_off
 from transduce.trace.trace import trace
 from transduce.train.config import TrainConfig
@@ -101,6 +102,7 @@ def test_lines_that_are_no_numbers_are_passed_over(trained: Path, tmp_path: Path
     (other / "metrics.jsonl").write_text(
         '{"step": 1, "loss": "x", "learning_rate": 1.0}\n{"step": null, "loss": 1.0}\n'
         '{"step": 2, "loss": 1, "learning_rate": 0.5}\n{"step": 3, "valid_loss": 2.0}\n'
+        '{"step": -1, "loss": 1, "learning_rate": 0.5}\n'
         f'{{"step": 4, "loss": 1{"0" * 400}, "learning_rate": 0.5}}\n'
     )
     found = learning(other, _trace(trained))
@@ -110,7 +112,9 @@ def test_lines_that_are_no_numbers_are_passed_over(trained: Path, tmp_path: Path
 
 def test_of_many_models_the_first_the_last_and_some_between_are_taken(tmp_path: Path):
     for step in range(1, 101):
-        (tmp_path / "checkpoints" / f"step-{step}").mkdir(parents=True)
+        folder = tmp_path / "checkpoints" / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
     chosen = list(models(tmp_path))
     assert (len(chosen), chosen[0], chosen[-1]) == (MOST_SNAPSHOTS, 1, 100)
     assert max(b - a for a, b in pairwise(chosen)) <= 5
@@ -205,6 +209,86 @@ def test_a_run_goes_on_with_snapshots_or_without_them(trained: Path):
     without = with_them | {"train": SETTINGS["train"] | {"snapshots": False}}
     for settings in (with_them, without):
         check(record, validate(TrainConfig, settings), trained)
+
+
+def test_what_is_no_folder_of_the_run_is_left_out(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    (run / "snapshots" / "step-20").symlink_to(trained / "checkpoints" / "step-8")
+    (run / "snapshots" / "step-21").write_text("")
+    (run / "snapshots" / "step-22").mkdir()
+    found = learning(run, _trace(trained))
+    assert [one.step for one in found.snapshots] == list(range(1, 9))
+    told = {record.getMessage().removeprefix(f"{run}/snapshots/") for record in caplog.records}
+    assert told == {
+        "step-20 is a link and is left out",
+        "step-21 is no folder and is left out",
+        "step-22 is empty and is left out",
+    }
+    (run / "snapshots").rename(tmp_path / "elsewhere")
+    (run / "snapshots").symlink_to(tmp_path / "elsewhere")
+    kept = {int(folder.name.removeprefix("step-")) for folder in (run / "checkpoints").iterdir()}
+    assert models(run).keys() == kept != set(range(1, 9))
+
+
+def _loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the folders that models are loaded from, as they are."""
+    real, found = bundle.load, []
+
+    def load(folder: Path, **options: object) -> bundle.Bundle:
+        found.append(Path(folder).name)
+        return real(folder, **options)
+
+    monkeypatch.setattr(bundle, "load", load)
+    return found
+
+
+def test_models_are_loaded_once_while_their_files_stay(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    whole, loads, kept = _trace(trained), _loads(monkeypatch), Models()
+    first = learning(run, whole, kept.load)
+    assert len(loads) == 8
+    assert learning(run, whole, kept.load).to_json() == first.to_json()
+    assert len(loads) == 8
+    folder = models(run)[3]
+    shutil.copyfile(models(run)[5] / "model.safetensors", tmp_path / "new")
+    (tmp_path / "new").replace(folder / "model.safetensors")
+    again = learning(run, whole, kept.load)
+    assert loads[8:] == ["step-3"]
+    assert again.snapshots[2].log_probs == first.snapshots[4].log_probs != again.snapshots[0]
+
+
+def test_of_loaded_models_the_latest_are_kept(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    folders = models(trained)
+    size = sum(each.numel() for each in bundle.load(folders[1]).model.parameters())
+    loads, kept = _loads(monkeypatch), Models(2 * size)
+    for step in (1, 2, 1, 3, 1, 2):  # 3 takes the place of 2
+        kept.load(folders[step])
+    assert loads == ["step-1", "step-2", "step-3", "step-2"]
+    assert Models(size - 1).load(folders[1]).model.config == kept.load(folders[1]).model.config
+
+
+def test_threads_share_what_is_loaded(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    folders, loads, kept = models(trained), _loads(monkeypatch), Models()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(kept.load, [folders[step] for step in (1, 2) * 8]))
+    assert sorted(loads) == ["step-1", "step-2"]
+    assert {id(one.model) for one in found[::2]} == {id(found[0].model)}
+
+
+def test_a_server_that_is_asked_again_loads_no_model_again(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+):
+    body = json.dumps({"text": TEXT, "beam": 1}).encode()
+    with pages.serving(trained) as client:
+        loads = _loads(monkeypatch)
+        for wanted in (8, 8):
+            asked = client.ask("POST", "/api/run", body, **{"Content-Type": "application/json"})
+            assert len(asked.json()["snapshots"]) == 8
+            assert len([name for name in loads if name.startswith("step-")]) == wanted
 
 
 def test_what_is_no_run_is_told(tmp_path: Path):

@@ -1,13 +1,13 @@
 """The guide, the eight questions, the ways between pages, and paper, in a real browser."""
 
 import re
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from looker import Looker
 from pages import serving, traced
-from test_page import Looker, at, fits, focused, tab_to, violations
+from test_page import at, fits, focused, tab_to, violations
 
 DOCS = Path(__file__).parents[1] / "docs"
 GUIDE = (DOCS / "guide.md").read_text(encoding="utf-8")
@@ -16,14 +16,6 @@ PAGES = ["#page=guide", "#page=questions"]
 FIGURES = re.findall(r"figures/(\w+)\.svg", GUIDE)
 ANSWERS = re.findall(r"<summary>Answer</summary>\s*\*\*([A-D])\.", QUESTIONS)
 OUTCOMES = re.findall(r"^Outcome: ([A-D])$", QUESTIONS, re.MULTILINE)
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 def squeezed(text: str) -> str:

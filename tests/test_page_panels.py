@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from looker import Looker
 from pages import SOURCE, TARGET, serving, traced, translator
 from test_attribution import decoded
-from test_page import Looker, at, look
+from test_page import at
 
 from transduce.bundle import Bundle
 from transduce.decode.translator import Translator
@@ -20,8 +21,6 @@ from transduce.trace.attribution import attribution
 from transduce.trace.document import document
 from transduce.trace.trace import trace
 from transduce.trace.weights import weights
-
-__all__ = ["look"]  # a fixture
 
 BLOCK = "decoder.1.cross_attention"
 OTHER = "The animal did not cross the street because it was too wide."

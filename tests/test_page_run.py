@@ -1,16 +1,14 @@
 """The page Watch it learn, in a browser: the numbers of each snapshot, the film, the keys."""
 
 import copy
-from collections.abc import Generator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from looker import Looker
 from pages import SOURCE, TARGET, traced, translator
-from test_page import Looker
 
 from transduce.trace.learning import Learning, snapshot
 from transduce.trace.trace import trace
@@ -18,14 +16,6 @@ from transduce.trace.trace import trace
 STEPS = (10, 25, 40)
 TRAINING = [{"step": s, "loss": 6.0 / s, "learning_rate": s * 1e-4} for s in (5, 10, 20, 40)]
 VALIDATIONS = [{"step": 20, "loss": 0.5, "bleu": 12.5}, {"step": 40, "loss": 0.25, "bleu": 37.5}]
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 @cache
@@ -114,19 +104,3 @@ def test_the_film_is_one_stop_of_the_tab_key(page: Any):
 def test_a_file_without_a_run_says_how_to_get_one(look: Looker):
     page = look.open(traced(), "#page=run")
     assert "--learning" in page.locator("main").inner_text()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_it_has_no_violation_of_axe_and_fits_a_phone(
-    look: Looker, learnt: Learning, width: int, scheme: Any
-):
-    from axe_playwright_python.sync_playwright import Axe
-
-    document = traced() | {"run": learnt.to_json()}
-    page = look.open(document, "#page=run", width=width, color_scheme=scheme)
-    page.wait_for_selector('[data-testid="run-step"]')
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert not look.problems

@@ -2,13 +2,11 @@
 
 import copy
 import itertools
-from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from alive import alive, random_model, subwords
-from test_page import Looker
+from looker import Looker
 
 from transduce.bundle import Bundle
 from transduce.decode.greedy import length_penalty
@@ -17,14 +15,6 @@ from transduce.trace.search import Tree, search_tree
 
 TEXT = "the cat did not see the dog"
 SEEDS = range(4)
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 def close(tree: Tree) -> bool:

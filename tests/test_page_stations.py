@@ -2,16 +2,15 @@
 
 import copy
 import math
-from collections.abc import Generator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from looker import Looker
 from pages import SOURCE, TARGET, serving, traced, translator
-from test_page import Looker, array, at, badges, change, fits, violations
+from test_page import array, at, badges, change, fits, violations
 from torch import nn
 from torch.nn import functional
 
@@ -37,14 +36,6 @@ STATIONS = [
     f"#open={RESIDUAL}&source=2",
     f"#open={FEED_FORWARD}&target=3",
 ]
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 @cache

@@ -3,7 +3,6 @@
 import gzip
 import random
 import re
-from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from alive import alive, random_model
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from test_page import Looker
+from looker import Looker
 
 from transduce.demo import grammar
 from transduce.ids import UNK
@@ -61,14 +60,6 @@ HARD = st.sampled_from(
     ]
 )
 TEXTS = st.lists(HARD | st.text(st.characters(codec=None), max_size=3), max_size=12).map("".join)
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 @cache

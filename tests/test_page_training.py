@@ -4,14 +4,13 @@ import base64
 import copy
 import json
 import math
-from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from looker import Looker
 from pages import SOURCE, TARGET, serving, traced
-from test_page import Looker, at, badges
+from test_page import at, badges
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,14 +32,6 @@ KINDS = {
     "separate": {"tie": "none", "target": 320, "d_k": 3, "d_v": 5},
     "pre-norm, learned, untied": {"norm": "pre", "positions": "learned", "tie": "none"},
 }
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 def made(target: int = 300, **changes: Any) -> Bundle:

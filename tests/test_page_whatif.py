@@ -1,15 +1,15 @@
 """What a reader changes in a page that holds the model, offline: each answer is PyTorch's own."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from alive import alive, random_model
-from test_page import Looker, at, badges, violations
+from looker import Looker
+from test_page import at, badges, violations
 
 from transduce.bundle import Bundle
 from transduce.decode.translator import Translator
@@ -20,14 +20,6 @@ from transduce.trace.weights import rounded
 
 TEXT, OTHER = "the cat saw the dog", "the dog did not see it"
 CROSS, SELF = "decoder.1.cross_attention", "decoder.0.self_attention"
-
-
-@pytest.fixture
-def look(browser: Any, tmp_path: Path) -> Generator[Looker]:
-    looker = Looker(browser, tmp_path)
-    yield looker
-    for context in looker.contexts:
-        context.close()
 
 
 @cache

@@ -113,6 +113,8 @@ def test_what_it_refuses_is_one_line(model, tmp_path):
         "trace", model, "a", "--json", tmp_path / "x", "--html", tmp_path / "link"
     )
     (tmp_path / "link").unlink()
+    for option in ("--html", "--json"):
+        assert f"{option} - is no file" in refused("trace", model, "a", option, "-")
     assert "--json" in refused("trace", model, "a", "--json", tmp_path / "nowhere" / "x")
     assert "--html" in refused("trace", model, "a", "--html", tmp_path)
     assert "beam" in refused("trace", model, "a", "--beam", "0")

@@ -136,6 +136,11 @@ def _check_files(
     html: Path | None, as_json: Path | None, of_files: Mapping[str, object], of_page: bool
 ) -> None:
     """`of_files` are options, and what was given of them, that only files show."""
+    for option, path in {"--html": html, "--json": as_json}.items():
+        if path == Path("-"):
+            raise SettingsError(
+                f"{option} - is no file: the table goes to standard output; name one"
+            )
     if html is not None and as_json is not None and realpath(html) == realpath(as_json):
         raise SettingsError(f"--html and --json both name {html}; name two files")
     if html is None and of_page:

@@ -27,7 +27,7 @@ from transduce.config import Settings, validate
 from transduce.decode.translator import Translator
 from transduce.device import enough_memory
 from transduce.errors import DataError, DeviceError, SettingsError, TransduceError
-from transduce.trace.learning import learning
+from transduce.trace.learning import Models, learning
 from transduce.trace.page import html
 from transduce.trace.trace import attributed, trace
 from transduce.trace.weights import weights
@@ -75,6 +75,9 @@ class Question(Settings):
     off: tuple[Annotated[tuple[str, int], Strict(False)], ...] = Field((), max_length=1024)
 
 
+_Answering = Callable[[Translator, Question], Response]
+
+
 class _Refused(Exception):
     """A request that is not answered: an HTTP status, and why."""
 
@@ -89,6 +92,7 @@ def application(translator: Translator) -> FastAPI:
     # Its pages of documentation load scripts from elsewhere.
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     turn = asyncio.Lock()
+    answers: dict[str, _Answering] = {"trace": _answer, "run": partial(_run, Models())}
 
     @app.middleware("http")
     async def guard(request: Request, go_on: Any) -> Response:  # noqa: ANN401
@@ -108,7 +112,7 @@ def application(translator: Translator) -> FastAPI:
     @app.post("/api/{what}")
     async def ask(what: str, request: Request) -> Response:
         try:
-            answer = _answering(what)
+            answer = _one_of(answers, what)
             question = _question(await _body(request))
             async with turn:
                 if await request.is_disconnected():  # while others had their turn
@@ -183,8 +187,7 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _answering(what: str) -> Callable[[Translator, Question], Response]:
-    answers = {"trace": _answer, "run": _run}
+def _one_of(answers: dict[str, _Answering], what: str) -> _Answering:
     if what not in answers:
         raise _Refused(404, "Not Found")
     return answers[what]
@@ -216,12 +219,12 @@ def _weights(bundle: Bundle) -> Response:
         return _failed(404, str(error))
 
 
-def _run(translator: Translator, question: Question) -> Response:
-    """With the model that is the run's best now: a training may go on."""
+def _run(models: Models, translator: Translator, question: Question) -> Response:
+    """With the model that is the run's best now: a training may go on, and a page asks anew."""
     run = translator.names[0]
     with enough_memory(DeviceError, "a shorter text takes less"):
         one = trace(Translator.load(run), **dict(question))
-        return _json(learning(Path(run), one).to_json())
+        return _json(learning(Path(run), one, models.load).to_json())
 
 
 def _json(tree: object, status: int = 200) -> Response:

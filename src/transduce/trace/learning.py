@@ -1,8 +1,11 @@
 """A training run over its checkpoints: its losses, and one sentence as each of them had it."""
 
+import logging
 import math
 import re
-from collections.abc import Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +22,16 @@ from transduce.trace.document import MOST_NUMBERS, Trace, stored, tokens
 from transduce.trace.record import heads_off, record
 from transduce.trace.search import search_tree
 
+log = logging.getLogger(__name__)
+
 Point = dict[str, int | float]
 """Numbers of one step, by name."""
 
 MOST_SNAPSHOTS = 24
 """Of a run with more, so many at even distances are looked at, first and last among them."""
+
+MOST_KEPT = 25_000_000
+"""Parameters of all models that `Models` keeps: 100 MB."""
 
 _MOST_POINTS = 1000
 _LARGEST = 10**15
@@ -74,12 +82,45 @@ class Learning(NamedTuple):
         }
 
 
-def learning(run: Path, trace: Trace) -> Learning:
+class Models:
+    """Loads models, and keeps those that were used last, for who looks at a run again and again.
+
+    A file of weights that was written anew is read anew. Threads may share it; a model that it
+    returns is everybody's.
+    """
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        """Keep models of at most so many parameters together."""
+        self._most = most
+        self._kept: OrderedDict[tuple[object, ...], tuple[int, Bundle]] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def load(self, folder: Path) -> Bundle:
+        """Return the model of a folder; raises what `bundle.load` does."""
+        try:
+            found = (folder / "model.safetensors").stat()
+        except OSError:
+            return bundle.load(folder)  # which says what is wrong
+        key = (str(folder.absolute()), found.st_mtime_ns, found.st_size, found.st_ino)
+        with self._turn:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][1]
+            one = bundle.load(folder)
+            size = sum(each.numel() for each in one.model.parameters())
+            self._kept[key] = (size, one)
+            while sum(size for size, _ in self._kept.values()) > self._most:
+                self._kept.popitem(last=False)
+            return one
+
+
+def learning(run: Path, trace: Trace, load: Callable[[Path], Bundle] = bundle.load) -> Learning:
     """Look at a traced pair with each model that a run has kept, oldest first.
 
     The models are those of RUN/checkpoints, and of RUN/snapshots where the training kept them
     (train.snapshots); of a long sentence fewer of them, for their maps to be no more than
-    MOST_NUMBERS. Each searches as the trace did, with the same heads off.
+    MOST_NUMBERS. Each searches as the trace did, with the same heads off. `load` may be that of
+    `Models`. What lies there and is no folder of the run's own is left out, with a warning.
 
     Raises:
         TraceError: the folder is no run, or keeps no model; a model has another tokenizer; the text
@@ -102,7 +143,7 @@ def learning(run: Path, trace: Trace) -> Learning:
         finished=finished,
         training=_thinned(training),
         validations=_thinned(validations),
-        snapshots=list(_snapshots(folders, trace)),
+        snapshots=list(_snapshots(folders, trace, load)),
     )
 
 
@@ -112,7 +153,7 @@ def models(run: Path, most: int = MOST_SNAPSHOTS) -> dict[int, Path]:
         int(match[1]): folder
         for place in ("checkpoints", "snapshots")  # what is in both is about to leave the first
         for folder in (run / place).glob("step-*")
-        if (match := re.fullmatch(r"step-(\d{1,10})", folder.name))
+        if (match := re.fullmatch(r"step-(\d{1,10})", folder.name)) and _own(folder)
     }
     steps = sorted(found)
     if len(steps) > most:
@@ -121,11 +162,30 @@ def models(run: Path, most: int = MOST_SNAPSHOTS) -> dict[int, Path]:
     return {step: found[step] for step in steps}
 
 
-def _snapshots(folders: dict[int, Path], trace: Trace) -> Iterator[Snapshot]:
+def _own(folder: Path) -> bool:
+    """Whether a model may lie here; a link may lead out of the run."""
+    try:
+        if folder.is_symlink() or folder.parent.is_symlink():
+            what = "a link"
+        elif not folder.is_dir():
+            what = "no folder"
+        else:
+            if any(folder.iterdir()):
+                return True
+            what = "empty"
+    except FileNotFoundError:  # removed meanwhile
+        return False
+    log.warning("%s is %s and is left out", folder, what)
+    return False
+
+
+def _snapshots(
+    folders: dict[int, Path], trace: Trace, load: Callable[[Path], Bundle]
+) -> Iterator[Snapshot]:
     """A model that a training has removed meanwhile is passed over."""
     for step, folder in folders.items():
         try:
-            one = bundle.load(folder)
+            one = load(folder)
         except TransduceError:
             if folder.exists():
                 raise
@@ -179,7 +239,7 @@ def _numbers(line: dict[str, Any], **names: str) -> Point | None:
         if not isinstance(number, int | float) or not abs(number) <= _LARGEST:  # nor NaN
             return None
         found[name] = int(number) if name == "step" else float(number)
-    return found
+    return found if found["step"] >= 0 else None
 
 
 def _thinned(points: list[Point]) -> list[Point]:

@@ -35,6 +35,14 @@ const TOP = 10;
 const PADDING = 3;
 const BEAMS = 16;
 
+/** Every id of the model has its piece, or a word that it says could not be shown. */
+function checkVocabularies(engine: Engine): void {
+  for (const side of ["source", "target"] as const) {
+    const [found, size] = [engine[side].pieces.length, engine.model.config[`${side}_vocab_size`]];
+    if (found !== size) throw new Error(`This file is damaged: its ${side} vocabulary has ${found} pieces, and its model knows ${size}.`);
+  }
+}
+
 /** Traces one text. Throws with a message for people. */
 export function traceHere(engine: Engine, request: Request): Trace {
   const began = performance.now();
@@ -43,6 +51,7 @@ export function traceHere(engine: Engine, request: Request): Trace {
   if (!(alpha >= 0 && alpha <= 10)) throw new Error("alpha must be 0 to 10.");
   const text = normalize(request.text);
   const given = request.target === undefined ? null : normalize(request.target);
+  checkVocabularies(engine);
   const changes = changesOf(request.changes);
   const edits: Edits = { ...(changes ?? UNCHANGED), off };
   if (!(text + (given ?? "")).trim()) return blank(text, beam, alpha, off, changes);
