@@ -11,6 +11,7 @@ import pytest
 import torch
 from looker import Looker
 from pages import SOURCE, long, serving, traced
+from playwright.sync_api import expect
 
 from transduce.trace.page import mimebundle
 
@@ -52,7 +53,7 @@ def test_the_same_with_several_sentences_and_with_none(look: Looker):
     at(page, "sentence-1").click()
     assert "trop large" in at(page, "pair").inner_text()
     blank = look.open(traced("", None))
-    assert at(blank, "blank").is_visible()
+    expect(at(blank, "blank")).to_be_visible()
     assert look.problems == []
 
 
@@ -71,7 +72,7 @@ def test_a_healthy_trace_has_green_badges_only(look: Looker):
     assert set(told.values()) == {"true"}
     assert at(page, "checks").get_attribute("data-ok") == "true"
     at(page, "checks").click()
-    assert at(page, "check-rows_sum_1").is_visible()
+    expect(at(page, "check-rows_sum_1")).to_be_visible()
 
 
 def test_every_map_of_every_head_holds(look: Looker):
@@ -437,7 +438,7 @@ def test_with_the_keyboard_alone_one_reaches_every_station(look: Looker):
     page = look.open(traced())
     tab_to(page, "checks")
     page.keyboard.press("Enter")
-    assert at(page, "check-rows_sum_1").is_visible()
+    expect(at(page, "check-rows_sum_1")).to_be_visible()
     page.keyboard.press("Enter")
     before = at(page, "now").inner_text()
     for _ in range(20):  # into the target's rail, which is one stop
@@ -448,7 +449,7 @@ def test_with_the_keyboard_alone_one_reaches_every_station(look: Looker):
     assert at(page, "now").inner_text() != before
     tab_to(page, f"open-{BLOCK}")
     page.keyboard.press("Enter")
-    assert at(page, "attention-station").is_visible()
+    expect(at(page, "attention-station")).to_be_visible()
     for _ in range(10):
         page.keyboard.press("Tab")
         if (focused(page, "data-testid") or "").startswith("tab-"):
@@ -456,7 +457,7 @@ def test_with_the_keyboard_alone_one_reaches_every_station(look: Looker):
     seen = []
     for _ in TABS:
         seen.append(focused(page, "data-testid"))
-        assert page.locator("[role=tabpanel]").is_visible()
+        expect(page.locator("[role=tabpanel]")).to_be_visible()
         page.keyboard.press("ArrowRight")
     assert sorted(seen) == sorted(f"tab-{tab}" for tab in TABS)
     page.keyboard.press("Escape")
@@ -464,7 +465,7 @@ def test_with_the_keyboard_alone_one_reaches_every_station(look: Looker):
     assert focused(page, "data-testid") == f"open-{BLOCK}"
     tab_to(page, "open-next_word")
     page.keyboard.press("Enter")
-    assert at(page, "nw-top-1").first.is_visible()
+    expect(at(page, "nw-top-1").first).to_be_visible()
     assert look.problems == []
 
 
@@ -581,7 +582,7 @@ def test_a_view_has_an_address(look: Looker):
 )
 def test_a_wrong_address_does_no_harm(look: Looker, fragment: str):
     page = look.open(traced(), fragment)
-    assert at(page, "pair").is_visible()
+    expect(at(page, "pair")).to_be_visible()
     assert at(page, "undrawn").count() == 0
     assert "undefined" not in page.locator("body").inner_text()
     assert look.problems == []

@@ -11,6 +11,7 @@ import pytest
 from alive import alive, random_model
 from looker import Looker
 from pages import serving
+from playwright.sync_api import expect
 from test_page import array, at, badges
 
 from transduce.bundle import Bundle
@@ -160,7 +161,7 @@ def test_a_step_that_is_not_of_this_pair_is_not_drawn(look: Looker, name: str):
     lie, said = LIES_OF_TRAINING[name]
     page = look.open(lied(lambda d: lie(d["traces"][0]["training"])), "#open=training")
     assert said in undrawn(page)
-    assert at(page, "training-station").is_visible()  # the rest of it stays
+    expect(at(page, "training-station")).to_be_visible()  # the rest of it stays
 
 
 def test_an_attribution_that_is_no_number_is_not_drawn(look: Looker):
@@ -215,7 +216,7 @@ def test_a_run_that_does_not_fit_itself_is_not_drawn(look: Looker, name: str):
 @pytest.mark.parametrize("name", ["__proto__", "constructor", "<script>", "%E0%A4"])
 def test_names_of_no_page_tab_or_column_open_the_first_one(look: Looker, name: str):
     page = look.open(recorded(), f"#page={name}")
-    assert at(page, "pair").is_visible()
+    expect(at(page, "pair")).to_be_visible()
     page = look.open(recorded(), f"#open={CROSS}&tab={name}")
     assert at(page, "tab-equation").get_attribute("aria-selected") == "true"
     page = look.open(in_file(), f"#page=compare&a={name}&b={name}&target=0")

@@ -10,6 +10,7 @@ import pytest
 from alive import alive, random_model
 from looker import Looker
 from pages import traced
+from playwright.sync_api import expect
 from test_page import array, at, badges, change, fits, focused, packed, tab_to, violations
 from test_page_run import learning
 
@@ -121,7 +122,7 @@ def faults(opened: Opened, fragment: str) -> list[str]:
     looker.problems.clear()
     opened.go(fragment)
     within = ".opened" if "open=" in fragment else "body"  # the river around is a place itself
-    assert page.locator(within).is_visible()
+    expect(page.locator(within)).to_be_visible()
     page.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
     page.emulate_media(color_scheme="light")
     found = violations(page, within)
@@ -181,7 +182,7 @@ def test_on_paper_no_table_is_cut_below(paper: Opened):
               && e.clientHeight > 20).map((e) => e.outerHTML.slice(0, 90))"""
         )
         assert cut == []
-        assert not at(page, "station-close").is_visible()
+        expect(at(page, "station-close")).not_to_be_visible()
     white = "getComputedStyle(document.documentElement).backgroundColor"
     assert page.evaluate(white) == "rgb(255, 255, 255)"
 
@@ -255,7 +256,7 @@ def test_a_station_is_opened_used_and_left_by_keys_alone(wide: Opened, station: 
     name = CROSS if station in TABS else station
     at(page, f"open-{name}").focus()
     page.keyboard.press("Enter")
-    assert at(page, "station").is_visible()
+    expect(at(page, "station")).to_be_visible()
     if station in TABS:
         for _ in range(10):
             page.keyboard.press("Tab")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from looker import Looker
 from pages import serving, traced
+from playwright.sync_api import expect
 from test_page import at, fits, focused, tab_to, violations
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -92,10 +93,10 @@ def test_each_figure_comes_to_life_when_the_reader_is_near(look: Looker, name: s
     assert figure.get_by_test_id("undrawn").count() == 0
     assert figure.locator("button, svg, canvas, table").count() > 0
     at(page, f"lead-{name}").click()
-    assert at(page, "river").is_visible()
+    expect(at(page, "river")).to_be_visible()
     assert at(page, "station").count() == (name != "river")
     page.go_back()  # to the section that one came from
-    assert at(page, "guide").is_visible()
+    expect(at(page, "guide")).to_be_visible()
     assert page.evaluate("scrollY") > 500
     assert look.problems == []
 
@@ -157,11 +158,11 @@ def test_without_storage_it_works_too(look: Looker):
     page.reload()
     for name in ("guide", "questions"):
         at(page, f"page-{name}").click()
-        assert at(page, name).is_visible()
+        expect(at(page, name)).to_be_visible()
     page.locator("form input").nth(3).check()
     for _ in range(2):
         at(page, "score").click()
-    assert at(page, "scores").is_visible()
+    expect(at(page, "scores")).to_be_visible()
     assert look.problems == []
 
 
@@ -171,7 +172,7 @@ def test_before_a_sentence_is_translated_figures_say_what_to_do(look: Looker):
         empty = at(page, "figure-equation").get_by_test_id("figure-empty")
         assert "Translate a sentence" in empty.inner_text()
         empty.get_by_role("link").click()
-        assert at(page, "text").is_visible()
+        expect(at(page, "text")).to_be_visible()
         page.context.close()
     assert look.problems == []
 
@@ -239,7 +240,7 @@ def test_then_each_says_what_is_right_and_what_the_chosen_one_believes(look: Loo
         assert squeezed(belief[1]).replace("*", "") in said
         assert told.get_by_role("link").get_attribute("href").startswith("#page=guide&at=")
     at(page, "why-3").get_by_role("link").click()
-    assert at(page, "guide").is_visible()
+    expect(at(page, "guide")).to_be_visible()
     assert look.problems == []
 
 
@@ -282,7 +283,7 @@ def test_at_most_six_pages_each_reached_by_keyboard(look: Looker):
         assert (
             page.locator("nav [aria-current=page]").get_attribute("data-testid") == f"page-{name}"
         )
-        assert page.locator("h1, h2").first.is_visible()
+        expect(page.locator("h1, h2").first).to_be_visible()
     page.go_back()
     page.wait_for_function("location.hash.includes('page=compare')")
     page.go_forward()
@@ -313,7 +314,7 @@ def test_the_four_outcomes_are_on_the_first_screen(look: Looker, width: int):
         assert button.bounding_box()["y"] < 700
         button.click()
         if station:
-            assert at(page, station).is_visible()
+            expect(at(page, station)).to_be_visible()
     assert "training" in page.evaluate("location.hash")
     assert at(page, "target-rail").bounding_box() is not None
     fresh = look.open(traced(), width=width)
@@ -353,7 +354,7 @@ def test_on_paper_there_are_hatches_and_no_controls(look: Looker):
     for control in ("nav", ".start", ".theme", ".checks", ".close", ".open", "select", ".try"):
         for each in page.locator(control).all():
             assert not each.is_visible(), control
-    assert at(page, "patterns").is_visible()
+    expect(at(page, "patterns")).to_be_visible()
     paper = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert paper == "rgb(255, 255, 255)"
     assert page.locator("path.hatch[d^=M]").first.evaluate(
@@ -378,21 +379,21 @@ def test_the_guide_prints_with_all_its_figures_one_a_page(look: Looker):
     for figure in live.all():
         assert figure.evaluate("e => getComputedStyle(e).breakBefore") == "page"
     answers = page.locator(".prose details p").first
-    assert answers.is_visible()  # what is closed on the screen is open on paper
+    expect(answers).to_be_visible()  # what is closed on the screen is open on paper
     assert len(page.pdf(format="A4")) < 4e6
     assert look.problems == []
 
 
 def test_the_printed_sheet_has_its_answers_on_a_page_of_their_own(look: Looker):
     page = look.open(traced(), "#page=questions")
-    assert not at(page, "sheet").is_visible()
+    expect(at(page, "sheet")).not_to_be_visible()
     page.emulate_media(media="print")
-    assert not at(page, "form").is_visible()
+    expect(at(page, "form")).not_to_be_visible()
     sheet = at(page, "sheet-questions").inner_text()
     assert sheet.count("☐") == 32
     assert "☑" not in sheet
     answers = at(page, "sheet-answers")
-    assert answers.is_visible()
+    expect(answers).to_be_visible()
     assert answers.evaluate("e => getComputedStyle(e).breakBefore") == "page"
     for i, letter in enumerate(ANSWERS):
         assert re.search(rf"{i + 1}\. .*: {letter} ", answers.inner_text())

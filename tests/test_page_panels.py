@@ -11,6 +11,7 @@ import pytest
 import torch
 from looker import Looker
 from pages import SOURCE, TARGET, serving, traced, translator
+from playwright.sync_api import expect
 from test_attribution import decoded
 from test_page import at
 
@@ -266,7 +267,7 @@ def test_maps_of_other_pieces_are_not_subtracted_and_the_page_says_why(look: Loo
     mine, theirs = (len(one["target"]["input"]) for one in compared()["traces"])
     assert f"A has {mine} queries, B has {theirs}" in at(page, "compare-why-not").inner_text()
     assert at(page, "compare-difference").count() == 0
-    assert at(page, "compare-map-b").is_visible()
+    expect(at(page, "compare-map-b")).to_be_visible()
     # As many pieces, one of them another.
     payload = copy.deepcopy(compared())
     payload["others"][0]["traces"][0]["source"]["tokens"][1]["piece"] = "▁dog"
@@ -345,13 +346,13 @@ def test_with_a_server_one_word_is_changed(look: Looker):
         page.keyboard.press("Enter")  # nothing is asked
         at(page, "page-river").click()
         at(page, "page-compare").click()
-        assert at(page, "compare-rows").is_visible()
+        expect(at(page, "compare-rows")).to_be_visible()
         # The address asks again.
         again = look.at(page.url, offline=False)
         at(again, "compare-rows").wait_for()
         at(again, "compare-preset-it").click()
         at(again, "compare-rows").wait_for()
-        assert at(again, "compare-parting").is_visible()
+        expect(at(again, "compare-parting")).to_be_visible()
     at(again, "compare-text-b").fill("Another sentence.")
     again.keyboard.press("Enter")
     again.get_by_role("alert").wait_for()
@@ -361,7 +362,7 @@ def test_with_a_server_one_word_is_changed(look: Looker):
 def test_with_the_model_inside_one_word_is_changed_offline(look: Looker):
     payload = alive(compared())
     page = opened(look, payload, "#page=compare&a=0.0&b=1.0")
-    assert at(page, "compare-difference").is_visible()  # the maps of A are computed here
+    expect(at(page, "compare-difference")).to_be_visible()  # the maps of A are computed here
     at(page, "compare-text-b").fill(OTHER)
     at(page, "compare-ask-b").click()
     page.locator('[data-testid="compare-b"]', has_text="wide").wait_for()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from looker import Looker
 from pages import SOURCE, TARGET, traced, translator
+from playwright.sync_api import expect
 
 from transduce.trace.learning import Learning, snapshot
 from transduce.trace.trace import trace
@@ -79,7 +80,7 @@ def test_another_head_is_drawn_of_the_same_model(page: Any, learnt: Learning):
     at(page, "run-head").select_option("2")
     weights = learnt.snapshots[0].weights["encoder.0.self_attention"][2].numpy()
     assert f"{np.max(weights):.3f}" in at(page, "matrix-sentence").inner_text()
-    assert page.get_by_test_id("matrix-encoder.0.self_attention-2").is_visible()
+    expect(page.get_by_test_id("matrix-encoder.0.self_attention-2")).to_be_visible()
 
 
 def test_it_plays_to_the_end_and_stops(page: Any):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from looker import Looker
 from pages import SOURCE, TARGET, serving, traced
+from playwright.sync_api import expect
 from test_page import at, badges
 from torch import Tensor
 from torch.nn import functional
@@ -216,7 +217,7 @@ def test_the_loss_is_pytorchs_with_smoothing_or_without(look: Looker, epsilon: f
         assert wanted.min() >= least
     assert badges(page, "loss-sum") == {"badge-loss-sum": "true"}
     page.get_by_role("button", name="To the search").click()
-    assert at(page, "nw-entropy").is_visible()
+    expect(at(page, "nw-entropy")).to_be_visible()
 
 
 def test_the_gradient_is_autograds(look: Looker):
@@ -344,7 +345,7 @@ def test_it_fits_a_phone_and_speaks_before_it_shows(look: Looker):
     questions = page.locator("summary", has_text="Predict first:")
     assert questions.count() == 6
     questions.first.click()
-    assert page.get_by_text("the end has to be learnt too").is_visible()
+    expect(page.get_by_text("the end has to be learnt too")).to_be_visible()
 
 
 def test_the_weights_of_a_server_are_taught_in_the_page(look: Looker):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from alive import alive, random_model
 from looker import Looker
+from playwright.sync_api import expect
 from test_page import at, badges, violations
 
 from transduce.bundle import Bundle
@@ -156,7 +157,7 @@ def test_painted_cells_are_minus_infinity_in_the_model(look: Looker, head: int |
     assert deltas == pytest.approx(wanted, abs=1e-4)
     assert set(badges(page).values()) == {"true"}
     at(page, "undo").click()
-    assert not at(page, "changed").is_visible()
+    expect(at(page, "changed")).not_to_be_visible()
     assert at(page, "mask-use").get_attribute("aria-pressed") == "false"
     assert look.problems == []
 
@@ -189,8 +190,8 @@ def test_a_query_without_a_key_is_told_and_not_run(look: Looker):
     at(page, "mask-use").click()
     at(page, "mask-query-1").click()
     assert "no distribution" in at(page, "mask-why").inner_text()
-    assert at(page, "mask-no-key").is_visible()
-    assert not at(page, "changed").is_visible()
+    expect(at(page, "mask-no-key")).to_be_visible()
+    expect(at(page, "changed")).not_to_be_visible()
     at(page, "mask-cell-1-0").click()
     at(page, "changed").wait_for()
     assert look.problems == []
@@ -215,7 +216,7 @@ def test_a_head_is_off_as_in_pytorch(look: Looker):
     said = at(page, "changed").inner_text()
     assert f"{CROSS} head 1 is off" in said
     at(page, "undo").click()
-    assert not at(page, "changed").is_visible()
+    expect(at(page, "changed")).not_to_be_visible()
     assert at(page, "pair").inner_text().endswith(before["target"]["text"].strip())
 
 
@@ -229,7 +230,7 @@ def test_another_word_is_forced(look: Looker):
     found = trace(Translator(half(), names=["small"]), TEXT, prefix=[likeliest[rank]])
     wanted = found.to_json()["traces"][0]
     assert at(page, "pair").inner_text().endswith(wanted["target"]["text"].strip())
-    assert at(page, "nw-compare").is_visible()
+    expect(at(page, "nw-compare")).to_be_visible()
 
 
 def test_all_of_it_by_keyboard(look: Looker):
