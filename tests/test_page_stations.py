@@ -10,7 +10,7 @@ import pytest
 import torch
 from looker import Looker
 from pages import SOURCE, TARGET, serving, traced, translator
-from test_page import array, at, badges, change, fits, violations
+from test_page import array, at, badges, change
 from torch import nn
 from torch.nn import functional
 
@@ -436,19 +436,6 @@ def test_a_servers_weights_are_fetched_when_they_are_needed(look: Looker):
 
 
 # ---- for everybody
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("fragment", STATIONS)
-def test_axe_finds_nothing(look: Looker, fragment: str, scheme: str):
-    page = look.open(document("paper"), fragment, width=390, color_scheme=scheme)
-    unfold(page)
-    for question in page.locator("summary").all():
-        if question.is_visible():
-            question.click()
-    assert fits(page)
-    assert violations(page) == []
-    assert look.problems == []
 
 
 def test_the_keyboard_reaches_what_the_mouse_does(look: Looker):
