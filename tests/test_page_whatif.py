@@ -103,6 +103,7 @@ def masks_of(look: Looker, block: str, **options: Any) -> Any:
 
 def test_another_sentence_is_typed_and_nobody_is_asked(look: Looker):
     page = look.open(in_file())
+    assert at(page, "translate").bounding_box()["height"] < 50  # its word on one line
     assert "rounded to float16" in at(page, "inside").inner_text()
     text = "un chien did see 😀"
     at(page, "text").fill(text)
