@@ -18,7 +18,7 @@ from transduce.model.loss import Loss
 
 _CHUNK = 2**24
 """Logits that exist at a time; fewer cost more passes over the gradient of the output matrix."""
-_BLOCK = 2**17
+_BLOCK = 2**18
 """Logits that are worked on at a time on a CPU: what is made on the way stays in its cache."""
 
 
