@@ -347,8 +347,13 @@ def test_dropout_is_drawn_again_and_keeps_its_mean(look: Looker):
 def unfold(page: Any) -> None:
     """Open all cards, and have each computed again."""
     for prefix in ("closer-", "again-"):
-        for button in page.locator(f'[data-testid^="{prefix}"]').all():
-            button.click()
+        page.evaluate(  # a hundred clicks by the mouse take seconds
+            """async prefix => {
+              document.querySelectorAll(`[data-testid^="${prefix}"]`).forEach((b) => b.click());
+              await new Promise(requestAnimationFrame);
+            }""",
+            prefix,
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
