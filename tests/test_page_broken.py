@@ -8,29 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from alive import alive, random_model
+from alive import random_model
 from looker import Looker
 from pages import serving
 from playwright.sync_api import expect
 from test_page import array, at, badges
+from test_page_whatif import TEXT, in_file, small
 
-from transduce.bundle import Bundle
 from transduce.decode.translator import Translator
 from transduce.trace.learning import Learning, snapshot
 from transduce.trace.trace import trace
 
-TEXT, OTHER = "the cat saw the dog", "the dog did not see it"
 CROSS, SELF = "decoder.1.cross_attention", "decoder.1.self_attention"
-
-
-@cache
-def small() -> Bundle:
-    return random_model(3, ends=3.0)
-
-
-@cache
-def in_file() -> Any:
-    return alive(small(), TEXT, OTHER, precision="float16")
 
 
 @cache
