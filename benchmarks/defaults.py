@@ -1,6 +1,6 @@
 """What is chosen for the size of a corpus, beside a short search: does choosing nothing cost much?
 
-    python benchmarks/defaults.py --data-root DATA [--corpus multi30k-5k] [--trial SimCut] [...]
+    python benchmarks/defaults.py --data-root DATA [--corpus multi30k-5k] [--trial "SimCut 3"]
 
 Each trial changes one thing of what `train` chooses by itself; `base` is the paper's base model,
 with its own dropout. The table has the BLEU on the validation set of what a run calls its best.
@@ -44,7 +44,7 @@ def main() -> None:
     given = parser.parse_args()
     for corpus in given.corpus or CORPORA:
         text = files(corpus, given.data_root, given.out)
-        for trial in given.trial or () if given.only_table else TRIALS:
+        for trial in () if given.only_table else given.trial or TRIALS:
             one(trial, {**text, "out": given.out / corpus / trial, "threads": given.threads})
         table(given.out / corpus)
 
@@ -68,14 +68,21 @@ def files(corpus: str, root: Path, out: Path) -> dict[str, Path]:
 
 
 def one(trial: str, values: dict[str, object]) -> None:
-    """Train one trial, and note its time beside it."""
+    """Train one trial, and note its time beside it, also where it is stopped."""
     run = values["out"]
     if finished(run):
         return
     began = time.monotonic()
-    train(load(TrainConfig, None, TRIALS[trial], values=values), console=Console(stderr=True))
-    with run.with_suffix(".seconds").open("a") as noted:
-        noted.write(f"{time.monotonic() - began:.0f}\n")
+    try:
+        train(load(TrainConfig, None, TRIALS[trial], values=values), console=Console(stderr=True))
+    finally:
+        with beside(run).open("a") as noted:
+            noted.write(f"{time.monotonic() - began:.0f}\n")
+
+
+def beside(run: Path) -> Path:
+    """Where a run's seconds are; the names of runs have points in them."""
+    return run.with_name(f"{run.name}.seconds")
 
 
 def table(folder: Path) -> None:
@@ -86,10 +93,8 @@ def table(folder: Path) -> None:
     for trial in TRIALS:
         if result := finished(folder / trial):
             gain = f"{result.bleu.value - default.bleu.value:+.2f}" if default else ""
-            noted = (folder / trial).with_suffix(".seconds").read_text().split()
-            print(
-                f"| {trial} | {result.bleu.value:.2f} | {gain} | {sum(map(int, noted)) / 60:.0f} |"
-            )
+            minutes = sum(map(int, beside(folder / trial).read_text().split())) / 60
+            print(f"| {trial} | {result.bleu.value:.2f} | {gain} | {minutes:.0f} |")
 
 
 if __name__ == "__main__":

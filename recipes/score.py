@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from sacrebleu.metrics import CHRF
+from safetensors import safe_open
 
 SETS = {"validation": "val", "test_2016": "test_2016_flickr"}
 
@@ -62,8 +63,6 @@ def score(run: Path, source: Path, reference: Path, output: Path) -> float:
 
 def parameters(run: Path) -> int:
     """How many numbers a run has learnt."""
-    from safetensors import safe_open
-
     with safe_open(run / "best" / "model.safetensors", "np") as file:
         return sum(file.get_tensor(name).size for name in file.keys())  # noqa: SIM118
 
