@@ -140,6 +140,14 @@ def test_what_was_read_is_remembered_and_can_be_forgotten(look: Looker):
     assert page.evaluate("localStorage.getItem('transduce-guide')") == "[]"
 
 
+def test_two_keys_at_once_go_on_by_two(look: Looker):
+    page = look.open(traced(), "#page=guide")
+    expect(at(page, "guide").locator("nav summary")).to_contain_text("0 of")
+    key = "new KeyboardEvent('keydown', { key: 'j', bubbles: true })"
+    page.evaluate(f"() => {{ for (const _ of [1, 2]) document.body.dispatchEvent({key}); }}")
+    expect(page.locator(":focus")).to_have_attribute("id", re.compile("^at-2"))
+
+
 def test_a_section_has_an_address(look: Looker):
     page = look.open(traced(), "#page=guide&at=9-masks")
     page.wait_for_function("() => scrollY > 1000")
