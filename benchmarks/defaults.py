@@ -22,14 +22,15 @@ from transduce.train.start import finished
 TRIALS = {
     "default": [],
     "vocabulary 4,000": ["tokenizer.vocab_size=4000"],
-    "dropout 0.2": ["model.preset=tiny", "model.dropout=0.2"],
-    "dropout 0.4": ["model.preset=tiny", "model.dropout=0.4"],
-    "small, dropout 0.3": ["model.preset=small", "model.dropout=0.3"],
+    "dropout 0.1 less": ["model.dropout={less:.1f}"],
+    "dropout 0.1 more": ["model.dropout={more:.1f}"],
+    "small": ["model.preset=small", "model.dropout=0.3", "model.norm=pre", "train.ema_decay=0.999"],
     "SimCut 3": ["train.simcut=3"],
     "BPE-dropout 0.1": ["train.bpe_dropout=0.1"],
     "base": ["model.preset=base"],
 }
-CORPORA = ("multi30k-5k", "multi30k-29k", "tatoeba-55k")
+CORPORA = {"multi30k-5k": 0.3, "multi30k-29k": 0.2, "tatoeba-55k": 0.2}
+"""With the dropout that is chosen for each."""
 
 
 def main() -> None:
@@ -45,7 +46,9 @@ def main() -> None:
     for corpus in given.corpus or CORPORA:
         text = files(corpus, given.data_root, given.out)
         for trial in () if given.only_table else given.trial or TRIALS:
-            one(trial, {**text, "out": given.out / corpus / trial, "threads": given.threads})
+            usual = CORPORA[corpus]
+            changes = [c.format(less=usual - 0.1, more=usual + 0.1) for c in TRIALS[trial]]
+            one(changes, {**text, "out": given.out / corpus / trial, "threads": given.threads})
         table(given.out / corpus)
 
 
@@ -67,14 +70,14 @@ def files(corpus: str, root: Path, out: Path) -> dict[str, Path]:
     return found
 
 
-def one(trial: str, values: dict[str, object]) -> None:
+def one(changes: list[str], values: dict[str, object]) -> None:
     """Train one trial, and note its time beside it, also where it is stopped."""
     run = values["out"]
     if finished(run):
         return
     began = time.monotonic()
     try:
-        train(load(TrainConfig, None, TRIALS[trial], values=values), console=Console(stderr=True))
+        train(load(TrainConfig, None, changes, values=values), console=Console(stderr=True))
     finally:
         with beside(run).open("a") as noted:
             noted.write(f"{time.monotonic() - began:.0f}\n")

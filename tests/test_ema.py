@@ -20,7 +20,7 @@ from transduce.train.config import TrainConfig
 STEPS = 12
 
 
-def settings(folder: Path, out: str, decay: float, **changes: object) -> TrainConfig:
+def settings(folder: Path, out: str, decay: float | None, **changes: object) -> TrainConfig:
     every = {"max_steps": STEPS, "validate_every": 1, "save_every": 1, "average_last": STEPS}
     tree = SMALL | {"train": SMALL["train"] | every | {"ema_decay": decay}} | changes
     text = {"source": str(folder / "text.src"), "target": str(folder / "text.tgt")}
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ema")
     reversals(folder, pairs=100)
     train(settings(folder, "with", 0.5))
-    train(settings(folder, "without", 0.0))
+    train(settings(folder, "without", None))
     return folder
 
 
@@ -114,5 +114,5 @@ def test_a_run_from_before_this_setting_goes_on(folder: Path):
     record = json.loads(path.read_text())
     del record["settings"]["train"]["ema_decay"], record["chosen"]["ema_decay"]
     path.write_text(json.dumps(record))
-    result = train(settings(folder, "without", 0.0))
+    result = train(settings(folder, "without", None))
     assert result.folder == folder / "without" / "best"

@@ -64,7 +64,7 @@ class TrainSettings(Settings):
     bpe_dropout: float = Field(0.0, ge=0, lt=1)
     """Share of merges that is left out, at random, each time that a pair is learnt from (Provilkov
     et al. 2020, who take 0.1): words are cut in many ways, and batches grow by what that adds."""
-    ema_decay: float = Field(0.0, ge=0, lt=1)
+    ema_decay: float | None = Field(None, ge=0, lt=1)
     """Validate and save a moving average of the weights, which keeps this share of itself a step
     (Polyak & Juditsky 1992); at step t at most (1 + t) / (10 + t), as in Marian, so that the first
     weights are soon forgotten. 0 averages nothing, as in the paper."""
