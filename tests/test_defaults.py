@@ -44,6 +44,8 @@ def test_who_names_a_model_gets_it_as_the_paper_has_it():
         assert (named.architecture.norm, named.chosen.ema_decay) == ("post", 0)
         assert not {"norm", "ema_decay"} & {reason.split()[0] for reason in named.reasons}
     assert chosen("train.ema_decay=0").chosen.ema_decay == 0
+    said = chosen("model.norm=pre", pairs=500_000)
+    assert "norm" not in {reason.split()[0] for reason in said.reasons}
     wide = chosen("model.norm=pre", "model.preset=small")
     assert highest_rate(wide) < 0.0036  # only a tiny one has been seen to bear more
 

@@ -129,7 +129,8 @@ def choose_architecture(
         if "dropout" not in given:
             given["dropout"] = size.dropout
             reasons.append(f"dropout {size.dropout}: the less text, the more of it")
-        if given.setdefault("norm", size.norm) == "pre":
+        if "norm" not in given and size.norm == "pre":
+            given["norm"] = size.norm
             reasons.append("norm pre: so small a model then bears twice the learning rate")
     if "tie" not in given and not config.tokenizer.shared:
         given["tie"] = "decoder"
