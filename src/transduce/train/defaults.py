@@ -43,7 +43,7 @@ class Chosen(TrainSettings):
     batch_tokens: int
     learning_rate_scale: float
     warmup: int
-    ema_decay: float = 0.0  # a run of before has none
+    ema_decay: float = 0.0  # what runs had that were begun before there was one
     validate_every: int
     save_every: int
 
