@@ -108,6 +108,12 @@ def test_the_environment_s_seed_changes_nothing(monkeypatch: pytest.MonkeyPatch)
         assert "seed:12345" in one[0].scores["BLEU"].signature
 
 
+def test_validation_on_tokenised_text_does_not_print_sacrebleu_s_warning(caplog):
+    line = "a man sleeps on a sofa ."
+    assert bleu([line] * 200, [(line,)] * 200).value == pytest.approx(100)
+    assert not caplog.records
+
+
 def test_the_bleu_of_validation_is_the_bleu_of_evaluate():
     references = list(zip(REFERENCES, SECOND, strict=True))
     [found] = evaluate([SYSTEM], references)

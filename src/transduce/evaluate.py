@@ -136,7 +136,7 @@ def bleu(
     Raises:
         DataError: not as many hypotheses as sentences with references, or none.
     """
-    metric = BLEU(references=_streams([hypotheses], references))
+    metric = _bleu(_streams([hypotheses], references), "13a", lowercase=False)
     return _score(metric, hypotheses, interval=interval)
 
 
