@@ -40,7 +40,7 @@ def main() -> None:
             source, reference = (text / f"{stem}.lc.norm.tok.{x}.gz" for x in ("en", language))
             with tempfile.TemporaryDirectory() as folder:
                 output = Path(folder) / "output"
-                bleu[name].append(score(run, source, reference, output))
+                bleu[name].append(score(run, source, reference, output, record["chosen"]))
                 translations = output.read_text(encoding="utf-8").splitlines()
         seed = record["settings"]["seed"]
         found = " | ".join(f"{bleu[name][-1]:.2f}" for name in SETS)
@@ -52,11 +52,11 @@ def main() -> None:
         print(f"| mean | | | {' | '.join(spread)} |")
 
 
-def score(run: Path, source: Path, reference: Path, output: Path) -> float:
-    """BLEU of a run's translations, as `transduce evaluate` counts tokenised text."""
+def score(run: Path, source: Path, reference: Path, output: Path, chosen: dict) -> float:
+    """BLEU of a run's translations by its own search, as `evaluate` counts tokenised text."""
     call = [sys.executable, "-m", "transduce", "evaluate", str(run), "--json"]
     call += ["--source", str(source), "--reference", str(reference), "--output", str(output)]
-    call += ["--tokenize", "none", "--beam", "5", "--alpha", "1"]
+    call += ["--tokenize", "none", "--beam", str(chosen["beam"]), "--alpha", str(chosen["alpha"])]
     answer = subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(answer)["systems"][0]["scores"]["BLEU"]["value"]
 
