@@ -75,7 +75,7 @@ def test_all_problems_are_listed(tmp_path: Path):
     lines = (tmp_path / "text.src").read_bytes().split(b"\n")
     lines[3], lines[7] = b"a \xff b", b"\xc3"
     (tmp_path / "text.src").write_bytes(b"\n".join(lines[:-3]) + b"\n")
-    (tmp_path / "valid.tsv").write_text("a\tb\nc\na\tb\tc\nd\te\n")
+    (tmp_path / "valid.tsv").write_text("a\tb\nc\na\tb\tc\n\n")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").touch()
     found = examine(tmp_path, valid_tsv=str(tmp_path / "valid.tsv"), device="tpu")
@@ -84,8 +84,8 @@ def test_all_problems_are_listed(tmp_path: Path):
         "text.src, line 4: byte 3 is not UTF-8 (0xFF)",
         "text.src, line 8: byte 1 is not UTF-8 (0xC3)",
         "text.src has 28 lines and ",
-        "valid.tsv, line 2: 1 column instead of 2",
-        "valid.tsv, line 3: 3 columns instead of 2",
+        "valid.tsv, line 2: 1 column; a validation file has a source and one reference or more",
+        "valid.tsv, line 4: the line is empty; a validation file",
         "exists and is not a training run",
     ]
     assert len(found.problems) == len(expected)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command import Outcome, refused, transduce
 from corpora import SMALL, reversals
+from sacrebleu.metrics import BLEU
 
 from transduce import train
 from transduce.config import validate
@@ -182,6 +183,41 @@ def test_several_references_come_from_files_or_columns(folder: Path, tmp_path: P
     assert "nrefs:3" in three["systems"][0]["scores"]["BLEU"]["signature"]
 
 
+def test_lines_may_have_different_numbers_of_references(folder: Path, tmp_path: Path):
+    one, other = ((folder / n).read_text(encoding="utf-8").splitlines() for n in ("ref", "ref2"))
+    half = len(one) // 2
+    rows = [f"source\t{a}" for a in one[:half]]  # and a spreadsheet fills up what is shorter
+    rows += [f"source\t{a}\t{b}\t" for a, b in zip(one[half:], other[half:], strict=True)]
+    tsv = write(tmp_path / "test.tsv", rows)
+    done = transduce("evaluate", "--hypothesis", folder / "hyp", "--tsv", tsv)
+    assert f"{len(one)} sentences, 1 to 2 references" in done.text
+    assert done.errors == ""
+    found = scores("--hypothesis", folder / "hyp", "--tsv", tsv)
+    assert found["references"] == [f"{tsv}, column 2", f"{tsv}, column 3"]
+    translations = (folder / "hyp").read_text(encoding="utf-8").splitlines()
+    theirs = BLEU().corpus_score(translations, [one, [None] * half + other[half:]])
+    assert found["systems"][0]["scores"]["BLEU"]["value"] == pytest.approx(theirs.score, abs=1e-9)
+
+
+def test_a_training_validates_by_all_the_references_that_a_line_has(tmp_path: Path):
+    source, target = reversals(tmp_path, pairs=320)
+    sides = (path.read_text(encoding="utf-8").splitlines()[300:] for path in (source, target))
+    rows = [
+        f"{a}\t{b}" if i % 3 else f"{a}\ta b\t{b}"
+        for i, (a, b) in enumerate(zip(*sides, strict=True))
+    ]
+    tsv, out = write(tmp_path / "valid.tsv", rows), tmp_path / "run"
+    tree = {"source": str(source), "target": str(target), "valid_tsv": str(tsv), "out": str(out)}
+    tree["train"] = SMALL["train"] | {"max_steps": 150, "validate_every": 150}
+    score = train(validate(TrainConfig, SMALL | tree)).bleu
+    assert "nrefs:var" in score.signature
+    assert score.value > 1
+    evaluated = scores(out, "--tsv", tsv, "--beam", "2", "--threads", "1")
+    assert evaluated["systems"][0]["scores"]["BLEU"]["value"] == pytest.approx(score.value)
+    report = json.loads((out / "data" / "report.json").read_text(encoding="utf-8"))
+    assert "20 validation pairs read, each with up to 2 references" in report["lines"]
+
+
 def test_tokenizer_and_case_are_sacrebleu_s(folder: Path, tmp_path: Path):
     lines = (folder / "hyp").read_text(encoding="utf-8").upper().splitlines()
     hyp = write(tmp_path / "hyp", lines)
@@ -293,7 +329,7 @@ def test_what_cannot_be_evaluated_is_one_line(folder: Path, tmp_path: Path):
         (("--hypothesis", blank, "--reference", blank), "has no text to compare with"),
         ((model, "--tsv", nothing), "has no text to compare with"),
         (("--hypothesis", latin, "--reference", latin), "latin, line 2"),
-        ((model, "--tsv", one_column), "one.tsv, line 2: 1 column instead of 2"),
+        ((model, "--tsv", one_column), "one.tsv, line 2: 1 column; a validation file has"),
         ((hyp, "--source", ref, "--reference", ref), "hyp is a file, not a model"),
         ((tmp_path / "m", "--source", ref, "--reference", ref), "no such model"),
         ((model, "--source", ref, "--reference", ref, "--beam", "0"), "beam = 0"),

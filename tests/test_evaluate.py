@@ -221,7 +221,7 @@ def test_other_numbers_of_sentences_and_none_are_refused():
         ([None], [["a"]]),
         (None, [["a"]]),
         ([["a"]], None),
-        ([["a", "b"]], [["a"], ["b", "c"]]),
+        ([["a", "b"]], [["a"], []]),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused_in_a_line(
@@ -232,6 +232,18 @@ def test_what_is_no_list_of_texts_is_refused_in_a_line(
     with pytest.raises(DataError, match=r"references? .*|translations of a system") as refused:
         inspect.unwrap(evaluate)(systems, references)
     assert "\n" not in str(refused.value)
+
+
+def test_sentences_may_have_different_numbers_of_references_as_in_sacrebleu():
+    references = [pair[: 1 + i % 2] for i, pair in enumerate(zip(REFERENCES, SECOND, strict=True))]
+    second = [text if i % 2 else None for i, text in enumerate(SECOND)]
+    [found] = evaluate([SYSTEM], references)
+    for name, metric in (("BLEU", BLEU()), ("chrF2++", CHRF(word_order=2)), ("TER", TER())):
+        theirs = metric.corpus_score(SYSTEM, [REFERENCES, second])
+        assert found.scores[name].value == pytest.approx(theirs.score, abs=1e-9)
+        assert "nrefs:var" in found.scores[name].signature
+        assert found.scores[name].value != metric.corpus_score(SYSTEM, [REFERENCES]).score
+    assert bleu(SYSTEM, references).value == found.scores["BLEU"].value
 
 
 @pytest.mark.parametrize("blank", [[""], ["", "a"], ["a", ""]])

@@ -7,6 +7,7 @@ statistics of a metric.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ class ExactMatch(Metric):
     """Share of translations that are equal to a reference, in percent; a metric like the others."""
 
     def __init__(
-        self, *, lowercase: bool = False, references: Sequence[Sequence[str]] | None = None
+        self, *, lowercase: bool = False, references: Sequence[Sequence[str | None]] | None = None
     ) -> None:
         super().__init__()
         self.lowercase = lowercase
@@ -130,7 +131,7 @@ def bleu(
 
     Args:
         hypotheses: one translation a sentence.
-        references: for each sentence, one reference or more, the same number for all.
+        references: for each sentence, one reference or more.
         interval: also resample, for the 95 % interval.
 
     Raises:
@@ -162,7 +163,7 @@ def evaluate(
 
     Args:
         systems: of each, one translation a sentence.
-        references: for each sentence, one reference or more, the same number for all.
+        references: for each sentence, one reference or more.
         tokenize: of BLEU, by sacreBLEU's names; or moses-de and the like, moses-de-atat.
         lowercase: case does not count (in TER it never does, as in sacreBLEU).
         console: where to show progress.
@@ -239,8 +240,11 @@ def tokenised_lines(lines: Sequence[str]) -> list[int]:
 
 def _streams(
     systems: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-) -> list[list[str]]:
-    """Check sentences and their numbers; return sacreBLEU's form: all first references, then ..."""
+) -> list[list[str | None]]:
+    """Check sentences and their numbers; return sacreBLEU's form: all first references, then ...
+
+    None stands where a sentence has no more of them.
+    """
     for what, lists in (
         ("translations of a system", systems),
         ("references of a sentence", references),
@@ -257,13 +261,12 @@ def _streams(
             raise DataError(f"{len(hypotheses)} translations, but {len(references)} references")
     if not references:
         raise DataError("no sentence to score")
-    numbers = {len(texts) for texts in references}
-    if len(numbers) > 1 or 0 in numbers:
-        raise DataError("each sentence has one reference or more, the same number for all")
-    return [list(stream) for stream in zip(*references, strict=True)]
+    if not all(references):
+        raise DataError("each sentence has one reference or more")
+    return [list(stream) for stream in zip_longest(*references)]
 
 
-def _metrics(streams: list[list[str]], tokenize: str, lowercase: bool) -> Iterator[Metric]:
+def _metrics(streams: list[list[str | None]], tokenize: str, lowercase: bool) -> Iterator[Metric]:
     """One after the other: each keeps all n-grams of the references."""
     check_tokenizer(tokenize)
     yield _bleu(streams, tokenize, lowercase)
@@ -272,7 +275,7 @@ def _metrics(streams: list[list[str]], tokenize: str, lowercase: bool) -> Iterat
     yield ExactMatch(lowercase=lowercase, references=streams)
 
 
-def _bleu(streams: list[list[str]], tokenize: str, lowercase: bool) -> BLEU:
+def _bleu(streams: list[list[str | None]], tokenize: str, lowercase: bool) -> BLEU:
     # force: its warning about tokenised text, of three lines, is ours to give.
     if tokenize not in moses.TOKENIZERS:
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=streams)

@@ -5,6 +5,7 @@ import logging
 import platform
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -43,11 +44,18 @@ _OF_A_MODEL = ("source", "output", "beam", "alpha", "batch_tokens", "device", "t
 
 
 class _TestSet(NamedTuple):
-    """What is translated, and for each sentence its references; `names` are those of the files."""
+    """What is translated, and its references by files or columns of one, which have `names`."""
 
     sources: list[str]
-    references: list[tuple[str, ...]]
+    columns: list[list[str | None]]
+    """None stands where a line of a file has no more columns."""
     names: list[str]
+
+    @property
+    def references(self) -> list[tuple[str, ...]]:
+        """Of each sentence."""
+        rows = zip(*self.columns, strict=True)
+        return [tuple(text for text in row if text is not None) for row in rows]
 
 
 class _System(NamedTuple):
@@ -201,24 +209,24 @@ def _read_test_set(source: Path | None, files: Sequence[Path], tsv: Path | None)
     names, sources = [str(path) for path in files], []
     columns = [list(read_lines(path)) for path in files]
     if tsv is not None:
-        rows = [list(column) for column in zip(*read_references(tsv), strict=True)] or [[], []]
-        sources, columns = rows[0], rows[1:] + columns
-        names = [f"{tsv}, column {number}" for number in range(2, len(rows) + 1)] + names
+        table = [list(column) for column in zip_longest(*read_references(tsv))] or [[], []]
+        sources, columns = table[0], table[1:] + columns
+        names = [f"{tsv}, column {number}" for number in range(2, len(table) + 1)] + names
     for name, column in zip(names, columns, strict=True):
         _check_numbers(names[0], len(columns[0]), name, len(column))
-    if not any(line.strip() for column in columns for line in column):
+    if not any((line or "").strip() for column in columns for line in column):
         raise DataError(f"{names[0]} has no text to compare with")
     for name, column in zip(names, columns, strict=True):
         _warn_of_empty(name, column)
     if source is not None:
         sources = list(read_lines(source))
         _check_numbers(names[0], len(columns[0]), str(source), len(sources))
-    return _TestSet(sources, list(zip(*columns, strict=True)), names)
+    return _TestSet(sources, columns, names)
 
 
 def _read_system(path: Path, tests: _TestSet) -> _System:
     lines = list(read_lines(path))
-    _check_numbers(tests.names[0], len(tests.references), str(path), len(lines))
+    _check_numbers(tests.names[0], len(tests.columns[0]), str(path), len(lines))
     return _System(str(path), lines, {"empty": _warn_of_empty(str(path), lines)})
 
 
@@ -242,8 +250,8 @@ def _check_numbers(one: str, lines: int, other: str, others: int) -> None:
         )
 
 
-def _warn_of_empty(name: str, lines: Sequence[str]) -> int:
-    empty = sum(1 for line in lines if not line.strip())
+def _warn_of_empty(name: str, lines: Sequence[str | None]) -> int:
+    empty = sum(1 for line in lines if line is not None and not line.strip())
     if empty:
         log.warning("%s: %d of %d lines are empty, and scored as they are", name, empty, len(lines))
     return empty
@@ -251,8 +259,8 @@ def _warn_of_empty(name: str, lines: Sequence[str]) -> int:
 
 def _warn_of_tokenised(tests: _TestSet, systems: Sequence[_System]) -> None:
     texts = {system.name: system.translations for system in systems}
-    columns = zip(*tests.references, strict=True)
-    texts |= dict(zip(tests.names, map(list, columns), strict=True))
+    for name, column in zip(tests.names, tests.columns, strict=True):
+        texts[name] = [line or "" for line in column]
     for name, lines in texts.items():
         if signs := tokenised_lines(lines):
             log.warning(
@@ -285,7 +293,7 @@ def _translate(
 
 def _as_json(tests: _TestSet, systems: Sequence[_System], evaluations: Sequence[Evaluation]) -> str:
     record = {
-        "sentences": len(tests.references),
+        "sentences": len(tests.columns[0]),
         "references": tests.names,
         "systems": [
             {
@@ -319,11 +327,13 @@ def _as_json(tests: _TestSet, systems: Sequence[_System], evaluations: Sequence[
 def _as_table(
     tests: _TestSet, systems: Sequence[_System], evaluations: Sequence[Evaluation]
 ) -> str:
-    count = len(tests.names)
+    numbers = [len(references) for references in tests.references]
+    fewest, most = min(numbers), max(numbers)
+    against = f"{fewest} to {most}" if fewest < most else f"{most}"
+    against += " references" if most > 1 else " reference"
     lines = []
     for system, found in zip(systems, evaluations, strict=True):
-        against = f"{count} references" if count > 1 else "1 reference"
-        lines.append(f"{system.name}: {len(tests.references):,} sentences, {against}")
+        lines.append(f"{system.name}: {len(numbers):,} sentences, {against}")
         for name, value in found.scores.items():
             lines.append(
                 f"  {name:<11} {value.value:6.2f} ± {value.interval:<5.2f} {value.signature}"

@@ -142,30 +142,26 @@ def read_references(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield (source, reference, further references ...) from the columns of a validation file.
 
     Raises:
-        DataError: the file cannot be read, or a line (named) has one column or another number of
-            them than the first line.
+        DataError: the file cannot be read, or a line (named) has no reference.
     """
-    expected = 0
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = reference_columns(path, number, line, expected)
-        expected = len(columns)
-        yield columns
+    return map(reference_columns, repeat(path), count(1), read_lines(path))
 
 
-def reference_columns(path: Path, number: int, line: str, expected: int) -> tuple[str, ...]:
-    """Return the columns of a validation file's line; 0 expects any number but one.
+def reference_columns(path: Path, number: int, line: str) -> tuple[str, ...]:
+    """Return the columns of a validation file's line; empty ones at its end are no references.
 
     Raises:
-        DataError: it has one, or not as many as expected.
+        DataError: it has no column but the source.
     """
-    columns = tuple(line.split("\t"))
-    expected = expected or max(2, len(columns))
-    if len(columns) != expected:
+    columns = line.split("\t")
+    if len(columns) < 2:
         raise DataError(
-            f"{path}, line {number}: {_columns(columns, f' instead of {expected}')};"
-            " a validation file has a source and the same number of references on each line"
+            f"{path}, line {number}: {_columns(columns)};"
+            " a validation file has a source and one reference or more, source TAB reference"
         )
-    return columns
+    while len(columns) > 2 and not columns[-1].strip():  # as tables of unequal rows are exported
+        columns.pop()
+    return tuple(columns)
 
 
 class DataConfig(Settings):
@@ -203,6 +199,8 @@ class Report:
 
     read: int = 0
     validation: int = 0
+    references: int = 0
+    """Of a validation pair, at most."""
     validation_empty: int = 0
     held_out: bool = False
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
@@ -221,6 +219,8 @@ class Report:
         if self.validation:
             origin = "held out of them by a hash of the pair" if self.held_out else "read"
             lines.append(f"{many(self.validation, 'validation pair')} {origin}")
+            if self.references > 1:
+                lines[-1] += f", each with up to {self.references} references"
         if self.validation_empty:
             dropped = many(self.validation_empty, "validation pair")
             lines.append(f"{dropped} dropped: a side is empty")
@@ -374,5 +374,5 @@ def many(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
-def _columns(columns: Sequence[str], wanted: str = "") -> str:
-    return "the line is empty" if tuple(columns) == ("",) else many(len(columns), "column") + wanted
+def _columns(columns: Sequence[str]) -> str:
+    return "the line is empty" if tuple(columns) == ("",) else many(len(columns), "column")

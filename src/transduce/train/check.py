@@ -139,17 +139,12 @@ class _File:
 
     def rows(self, *, references: bool) -> Iterator[Pair]:
         """The rows of a file in columns; of a validation file, the source and a reference."""
-        expected = 0
         for number, text in enumerate(self.texts(), start=1):
             if text is None:
                 continue
             try:
-                if references:
-                    columns = reference_columns(self.path, number, text, expected)
-                    expected = len(columns)
-                    yield Pair(*columns[:2])
-                else:
-                    yield two_columns(self.path, number, text)
+                columns = reference_columns if references else two_columns
+                yield Pair(*columns(self.path, number, text)[:2])
             except DataError as error:
                 self.note(error)
 

@@ -203,6 +203,7 @@ def _make(
         for example in examples:
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
     report.validation, report.validation_empty, report.held_out = len(examples), empty, not known
+    report.references = max(len(example.references) for example in examples)
     tokens = lengths.sum(axis=0, dtype=np.int64).tolist()
     summary = asdict(report) | {
         "kept": report.kept,
