@@ -17,6 +17,7 @@ from transduce.model.config import PRESETS
 from transduce.train.config import TrainConfig
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+DATA = Path(__file__).parents[2] / "shared" / "data"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.toml"))
 PAGE = (RECIPES / "README.md").read_text(encoding="utf-8")
 SIDES = {"source": 0, "target": 1, "valid_source": 0, "valid_target": 1}
@@ -52,6 +53,16 @@ def test_check_finds_nothing_wrong(name: str, tmp_path: Path):
     assert found.status == 0, found.errors
     # As it is, at its real size, it is at least read, and strictly.
     load(TrainConfig, recipe, (), values={}, root=tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("multi", "tatoeba"))])
+def test_check_finds_nothing_wrong_with_the_real_text(name: str, tmp_path: Path):
+    if not DATA.is_dir():
+        pytest.skip("no data beside the project")
+    options = ("--data-root", DATA, "--out", tmp_path / "run", "--threads", "1")
+    found = transduce("check", RECIPES / f"{name}.toml", *options)
+    assert found.status == 0, found.errors
+    assert "validation pairs read" in found.text
 
 
 @pytest.mark.parametrize("name", NAMES)
