@@ -95,7 +95,7 @@ class ExactMatch(Metric):
     """Share of translations that are equal to a reference, in percent; a metric like the others."""
 
     def __init__(
-        self, *, lowercase: bool = False, references: Sequence[Sequence[str | None]] | None = None
+        self, *, lowercase: bool = False, references: Sequence[Sequence[Any]] | None = None
     ) -> None:
         super().__init__()
         self.lowercase = lowercase
@@ -240,7 +240,7 @@ def tokenised_lines(lines: Sequence[str]) -> list[int]:
 
 def _streams(
     systems: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-) -> list[list[str | None]]:
+) -> list[list[Any]]:
     """Check sentences and their numbers; return sacreBLEU's form: all first references, then ...
 
     None stands where a sentence has no more of them.
@@ -266,7 +266,7 @@ def _streams(
     return [list(stream) for stream in zip_longest(*references)]
 
 
-def _metrics(streams: list[list[str | None]], tokenize: str, lowercase: bool) -> Iterator[Metric]:
+def _metrics(streams: list[list[Any]], tokenize: str, lowercase: bool) -> Iterator[Metric]:
     """One after the other: each keeps all n-grams of the references."""
     check_tokenizer(tokenize)
     yield _bleu(streams, tokenize, lowercase)
@@ -275,7 +275,7 @@ def _metrics(streams: list[list[str | None]], tokenize: str, lowercase: bool) ->
     yield ExactMatch(lowercase=lowercase, references=streams)
 
 
-def _bleu(streams: list[list[str | None]], tokenize: str, lowercase: bool) -> BLEU:
+def _bleu(streams: list[list[Any]], tokenize: str, lowercase: bool) -> BLEU:
     # force: its warning about tokenised text, of three lines, is ours to give.
     if tokenize not in moses.TOKENIZERS:
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=streams)

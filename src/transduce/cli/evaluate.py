@@ -207,7 +207,7 @@ def _check_options(context: typer.Context) -> None:
 
 def _read_test_set(source: Path | None, files: Sequence[Path], tsv: Path | None) -> _TestSet:
     names, sources = [str(path) for path in files], []
-    columns = [list(read_lines(path)) for path in files]
+    columns: list[list[Any]] = [list(read_lines(path)) for path in files]
     if tsv is not None:
         table = [list(column) for column in zip_longest(*read_references(tsv))] or [[], []]
         sources, columns = table[0], table[1:] + columns
