@@ -87,7 +87,7 @@ def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
         last = sorted(map(digest, pairs))[wanted - 1]
         validation = list(dict.fromkeys(pair for pair in pairs if digest(pair) <= last))
         pairs = [pair for pair in pairs if digest(pair) > last]
-    report.validation = len(validation)
+    report.validation, report.references = len(validation), 1
     with (folder / "valid.jsonl").open("w") as file:
         for source, target in validation:
             record = {"source": source, "references": [target]}
