@@ -55,10 +55,9 @@ def test_check_finds_nothing_wrong(name: str, tmp_path: Path):
     load(TrainConfig, recipe, (), values={}, root=tmp_path)
 
 
+@pytest.mark.skipif(not DATA.exists(), reason=f"needs the texts in {DATA}")
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("multi", "tatoeba"))])
 def test_check_finds_nothing_wrong_with_the_real_text(name: str, tmp_path: Path):
-    if not DATA.is_dir():
-        pytest.skip("no data beside the project")
     options = ("--data-root", DATA, "--out", tmp_path / "run", "--threads", "1")
     found = transduce("check", RECIPES / f"{name}.toml", *options)
     assert found.status == 0, found.errors
