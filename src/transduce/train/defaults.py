@@ -102,7 +102,8 @@ def choose(
     scale = min(scale, round(highest * root, 3))
     fill("learning_rate_scale", scale, f"the learning rate rises to {scale / root:.4f}")
     decay = size.ema_decay if config.model.preset == "auto" else 0.0
-    fill("ema_decay", decay, "share that a mean of the weights, which is saved, keeps a step")
+    average = "what is saved is a moving average of the weights, which keeps this share a step"
+    fill("ema_decay", decay, average)
     every = max(1, min(2000, chosen["max_steps"] // 20))
     fill("validate_every", every, "twenty times, or each 2000 steps")
     chosen["save_every"] = chosen["save_every"] or chosen["validate_every"]
@@ -131,7 +132,7 @@ def choose_architecture(
             reasons.append(f"dropout {size.dropout}: the less text, the more of it")
         if "norm" not in given and size.norm == "pre":
             given["norm"] = size.norm
-            reasons.append("norm pre: so small a model then bears twice the learning rate")
+            reasons.append("norm pre: so small a model then bears a higher learning rate")
     if "tie" not in given and not config.tokenizer.shared:
         given["tie"] = "decoder"
         reasons.append("tie decoder: the two sides have tokenizers of their own")
