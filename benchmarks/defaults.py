@@ -1,6 +1,6 @@
 """What is chosen for the size of a corpus, beside a short search: does choosing nothing cost much?
 
-    python benchmarks/defaults.py --data-root DATA [--corpus multi30k-5k] [--trial "SimCut 3"]
+    python benchmarks/defaults.py --data-root DATA [--corpus multi30k-5k] [--trial small]
 
 Each trial changes one thing of what `train` chooses by itself; `base` is the paper's base model,
 with its own dropout. The table has the BLEU on the validation set of what a run calls its best.

@@ -78,15 +78,17 @@ def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
     validation, known = [], set()
     if config.valid_source:
         given = list(read_pairs(config.valid_source, config.valid_target))
-        validation = [pair for pair in given if pair.source.strip() and pair.target.strip()]
+        filled = [pair for pair in given if pair.source.strip() and pair.target.strip()]
+        validation = [Pair(*map(normalize, pair)) for pair in filled]
         report.validation_empty = len(given) - len(validation)
         known = {digest(pair) for pair in validation}
     pairs = list(filter_text(read(config), config.data, report=report, validation=known))
     if not validation:
-        wanted = min(2000, math.ceil(len(pairs) / 50))
-        last = sorted(map(digest, pairs))[wanted - 1]
+        kept, distinct = len(pairs), sorted(set(map(digest, pairs)))
+        last = distinct[min(2000, math.ceil(len(distinct) / 50)) - 1]
         validation = list(dict.fromkeys(pair for pair in pairs if digest(pair) <= last))
         pairs = [pair for pair in pairs if digest(pair) > last]
+        report.dropped["leaked"] += kept - len(pairs) - len(validation)  # their copies
     report.validation, report.references = len(validation), 1
     with (folder / "valid.jsonl").open("w") as file:
         for source, target in validation:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from transduce import bundle, train
 from transduce.config import validate
-from transduce.errors import BundleError, Stopped
+from transduce.errors import BundleError
 from transduce.train import check as check_module
 from transduce.train import defaults
 from transduce.train.check import Findings, check
@@ -290,9 +290,19 @@ def test_a_signal_leaves_nothing_behind(
         signal.raise_signal(number)
 
     monkeypatch.setattr(check_module, "measure_steps", interrupted)
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):  # as while it reads: no training was stopped
         examine(tmp_path)
     assert not list((tmp_path / "temporary").glob("transduce-check-*"))
+
+
+def test_a_validation_line_may_lack_its_first_reference(tmp_path: Path):
+    reversals(tmp_path)
+    (tmp_path / "valid.tsv").write_text("a b\t\tb a\n")
+    table = {"valid_tsv": str(tmp_path / "valid.tsv")}
+    assert not examine(tmp_path, **table).problems
+    (tmp_path / "valid.tsv").write_text("a b\t\t \n")
+    (problem,) = examine(tmp_path, **table).problems
+    assert "the validation set has no pair with text on both sides" in problem
 
 
 def test_what_takes_long_is_told(tmp_path: Path):

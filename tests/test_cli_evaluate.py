@@ -6,6 +6,7 @@ import math
 import random
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,17 @@ def test_tokenised_text_gives_another_number_and_a_warning_for_each_file():
         assert "detokenise" in warning
     assert one.text.split("±")[0].split()[-1] != other.text.split("±")[0].split()[-1]
     assert works("-q", "evaluate", *split, "--tokenize", "none").errors == ""
+
+
+def test_letters_and_accents_apart_are_told(tmp_path: Path):
+    composed = ["L\u2019\u00e9t\u00e9.", "A house."] * 10
+    apart = [unicodedata.normalize("NFD", line) for line in composed]
+    files = ("--hypothesis", write(tmp_path / "hyp", composed), "--reference", tmp_path / "ref")
+    write(tmp_path / "ref", composed)
+    assert works("-q", "evaluate", *files).errors == ""
+    write(tmp_path / "ref", apart)
+    (warning,) = works("-q", "evaluate", *files, "--tokenize", "none").errors.splitlines()
+    assert "ref: 10 of 20 lines are not in Unicode NFC" in warning
 
 
 @needs_cases

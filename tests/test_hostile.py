@@ -420,6 +420,15 @@ def record(name: str, **changes: object):
     return attack
 
 
+def chosen(**changes: object):
+    def attack(run: Path) -> None:
+        tree = json.loads((run / "config.json").read_text())
+        tree["chosen"] |= changes
+        (run / "config.json").write_text(json.dumps(tree))
+
+    return attack
+
+
 NEWEST = "checkpoints/step-10"
 DATA = ("data/report.json", "data/valid.jsonl", "data/tokenizer.model", "data/train/store.json")
 DATA = (*DATA, "data/train/lengths.npy", "data/train/ids.bin")
@@ -448,6 +457,10 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "report files no files": record("data/report.json", files={"source": {"name": 3}}),
     "files no files": record("config.json", files={"source": 3}),
     "settings no settings": record("config.json", settings=[]),
+    **{
+        f"{name} that nobody may choose": chosen(**{name: value})
+        for name, value in {"validate_every": 0, "batch_tokens": 0, "ema_decay": 7.0}.items()
+    },
     "threads without end": record("config.json", threads=10**9),
     "threads text": record("config.json", threads="1"),
     "bf16 text": record("config.json", bf16="yes"),

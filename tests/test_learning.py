@@ -151,6 +151,13 @@ def test_heads_that_are_off_are_off_in_each_model(trained: Path):
     torch.testing.assert_close(torch.tensor(last.log_probs), wanted, atol=1e-5, rtol=0)
 
 
+def test_each_model_begins_its_translation_as_the_trace_did(trained: Path):
+    first = bundle.load(trained / "best").target_tokenizer.encode("c c")
+    found = learning(trained, trace(Translator.load(trained), TEXT, prefix=first))
+    assert list(found.trace.labels[: len(first)]) == first
+    assert all(one.text.startswith("c c") for one in found.snapshots)
+
+
 def test_models_of_another_tokenizer_are_told(trained: Path, tmp_path: Path):
     other = shutil.copytree(trained, tmp_path / "other", symlinks=True)
     with pytest.raises(TraceError, match="another tokenizer than the model that is traced"):

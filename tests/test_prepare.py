@@ -20,7 +20,7 @@ from transduce.progress import Stage
 from transduce.text.corpus import DataConfig, Pair, Report, digest
 from transduce.train import prepare as prepare_module
 from transduce.train.config import TrainConfig
-from transduce.train.prepare import Text, prepare
+from transduce.train.prepare import Text, _read_validation, prepare
 
 QUIET = Console(quiet=True)
 CASES = Path(__file__).parents[2] / "shared" / "requirements" / "cases"
@@ -331,14 +331,25 @@ def test_something_is_held_out_and_something_left(tmp_path, copies):
     least, most = sorted([Pair("a", "b"), Pair("c", "d")], key=digest)
     for pairs in ([least] * copies + [most], [least] + [most] * copies):
         text, _ = read(tmp_path, TrainConfig(**write(tmp_path, pairs)))
-        assert text.hold_out() == [(least.source, (least.target,))]
+        assert text.hold_out(Report()) == [(least.source, (least.target,))]
         assert set(rows(text, text.kept)) == {most}
 
 
 def test_one_pair_is_too_few_to_hold_out(tmp_path):
     text, _ = read(tmp_path, TrainConfig(**write(tmp_path, [Pair("a", "b")] * 3)))
     with pytest.raises(DataError, match="too few different pairs to learn from and validate, of 3"):
-        text.hold_out()
+        text.hold_out(Report())
+
+
+def test_validation_text_has_the_normal_form_that_outputs_have(tmp_path):
+    rows = [("été", ["l\u2019e\u0301cole", "E\u0301cole"]), ("a", ["", "b"]), ("c", [" ", ""])]
+    table = tmp_path / "valid.tsv"
+    table.write_text("".join("\t".join((source, *texts)) + "\n" for source, texts in rows))
+    files = write(tmp_path, [Pair(f"a {n}", f"b {n}") for n in range(20)])
+    config = TrainConfig(**files, valid_tsv=table)
+    examples, empty = _read_validation(config)
+    assert examples == [("été", ("l\u2019école", "École")), ("a", ("b",))]
+    assert empty == 1
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ TEXTS = ["the quick brown fox jumps", "dogs' backs and \u4e2d\u6587", "", "</s> 
 
 def test_what_is_cut_anew_reads_the_same(tokenizer: Tokenizer):
     rows = [tokenizer.encode(text) for text in TEXTS]
-    anew = tokenizer.recut(rows, 0.3, seed=5)
+    anew = tokenizer.encode_with_dropout(rows, 0.3, seed=5)
     assert [tokenizer.decode(row) for row in anew] == [tokenizer.decode(row) for row in rows]
     assert anew != rows
     assert all(i > UNK for row in anew for i in row)
@@ -128,23 +128,25 @@ def test_what_is_cut_anew_reads_the_same(tokenizer: Tokenizer):
 @given(st.text(max_size=40), st.integers(0, 2**32 - 1))
 def test_any_text_cut_anew_reads_the_same(tokenizer: Tokenizer, text: str, seed: int):
     rows = [tokenizer.encode(text)]
-    assert tokenizer.decode(tokenizer.recut(rows, 0.5, seed)[0]) == tokenizer.decode(rows[0])
+    assert tokenizer.decode(tokenizer.encode_with_dropout(rows, 0.5, seed)[0]) == tokenizer.decode(
+        rows[0]
+    )
 
 
 def test_the_seed_alone_decides_the_cuts(tokenizer: Tokenizer):
     rows = [tokenizer.encode(text) for text in TEXTS]
-    first = tokenizer.recut(rows, 0.3, seed=5)
-    assert tokenizer.recut(rows, 0.3, seed=6) != first
-    assert tokenizer.recut(rows, 0.3, seed=5) == first
-    assert Tokenizer(tokenizer.model).recut(rows, 0.3, seed=5) == first
+    first = tokenizer.encode_with_dropout(rows, 0.3, seed=5)
+    assert tokenizer.encode_with_dropout(rows, 0.3, seed=6) != first
+    assert tokenizer.encode_with_dropout(rows, 0.3, seed=5) == first
+    assert Tokenizer(tokenizer.model).encode_with_dropout(rows, 0.3, seed=5) == first
 
 
 def test_each_merge_is_left_out_with_the_probability(tokenizer: Tokenizer):
     two = train_tokenizer(["ab ab ab ab", "ab cd"] * 50, TokenizerConfig(), vocab_size=270)
     rows = [two.encode("ab")] * 20_000
-    whole = min(two.recut(rows, 0.0, seed=1), key=len)
+    whole = min(two.encode_with_dropout(rows, 0.0, seed=1), key=len)
     assert two.pieces(whole) == ["\u2581ab"]
-    apart = sum(len(row) > 1 for row in two.recut(rows, 0.1, seed=1)) / len(rows)
+    apart = sum(len(row) > 1 for row in two.encode_with_dropout(rows, 0.1, seed=1)) / len(rows)
     # Two merges lead to the piece; where the first is left out, the second one has no chance.
     assert 0.1 < apart < 0.2
 
@@ -155,8 +157,8 @@ def test_each_micro_batch_is_cut_by_its_own_seed(tmp_path: Path, monkeypatch: py
         seeds.append(seed)
         return original(self, rows, dropout, seed)
 
-    original, seeds = Tokenizer.recut, []
-    monkeypatch.setattr(Tokenizer, "recut", noted)
+    original, seeds = Tokenizer.encode_with_dropout, []
+    monkeypatch.setattr(Tokenizer, "encode_with_dropout", noted)
     reversals(tmp_path)
     train(settings(tmp_path, "seeds", max_steps=5, simcut=0.0))
     both = list(zip(seeds[::2], seeds[1::2], strict=True))

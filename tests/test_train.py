@@ -1,4 +1,4 @@
-"""A training stops, goes on, refuses and reports as its contract says (docs/resume.md)."""
+"""A training stops, goes on, refuses and reports as its contract says (docs/training.md)."""
 
 import inspect
 import json
@@ -183,6 +183,13 @@ def test_bf16_and_accumulation_resume_in_the_middle_of_an_epoch(folder: Path):
     for name in ("model.safetensors", "training.safetensors"):
         after, expected = (checkpoint.path(folder / run, last) / name for run in ("part", "whole"))
         assert after.read_bytes() == expected.read_bytes()
+
+
+def test_a_finished_run_has_the_result_that_its_training_gave(folder: Path):
+    config = settings(folder, "run")
+    first, again = train(config), train(config)
+    assert first == again
+    assert first.bleu.low < first.bleu.value < first.bleu.high
 
 
 def test_other_settings_or_another_text_are_refused_and_named(finished: Path):

@@ -13,6 +13,7 @@ pipe or a device is refused (files.py).
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from transduce.model.transformer import Transformer
 from transduce.text.tokenizer import Tokenizer
 
 FORMAT = 1
+_SURROGATE = re.compile("[\ud800-\udfff]")  # what UTF-8 cannot write
 """Version of the directory; a reader refuses what is newer."""
 
 Shapes = dict[str, tuple[int, ...]]
@@ -117,7 +119,10 @@ def find(path: Path) -> Path:
                 raise BundleError(f"{best} leads out of the run; name the model it leads to")
             return best
         if (path / "checkpoints").exists():
-            raise BundleError(f"{path}: this training has not reached its first checkpoint yet")
+            raise BundleError(
+                f"{path}: this training has chosen no best model yet, or its link `best` is lost; "
+                "run its command again, or name one of its checkpoints, if it has any"
+            )
     except OSError as error:
         raise BundleError(f"{path}: {error.strerror}") from None
     raise BundleError(f"{path} is not a model: it has no model.safetensors")
@@ -155,6 +160,11 @@ def weights(model: Transformer) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.named_parameters()}
 
 
+def count_parameters(model: torch.nn.Module) -> int:
+    """Count the numbers that training sets; a table that is shared counts once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def measure(architecture: TransformerConfig) -> tuple[Shapes, int]:
     """The shapes of a model's parameters, and the bytes that making it takes, without making it."""
     with torch.device("meta"):
@@ -170,6 +180,16 @@ def _check_memory(what: str, size: int) -> None:
         raise BundleError(f"{what} {size / 1e9:,.1f} GB, this machine has {there / 1e9:,.1f}")
 
 
+def check_name(path: Path) -> None:
+    """Check that a model can be written to a path, or read from it.
+
+    Raises:
+        BundleError: its name is not UTF-8.
+    """
+    if _SURROGATE.search(str(path)):
+        raise BundleError(f"{path}: safetensors works only where names are UTF-8; rename it")
+
+
 def read_header(path: Path) -> Shapes:
     """Read which tensors a safetensors file of float32 holds, and none of their numbers.
 
@@ -177,6 +197,7 @@ def read_header(path: Path) -> Shapes:
         BundleError: missing, damaged, or of another kind.
     """
     shapes = {}
+    check_name(path)
     try:
         with safe_open(plain(path), "pt") as file:
             for name in file.keys():  # noqa: SIM118 - it is no mapping
@@ -306,7 +327,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if found != FORMAT or type(found) is not int:
         raise BundleError(f"{path} has format {found!r:.60}; this version reads {FORMAT}")
     for key in ABOUT:
-        if not isinstance(config.setdefault(key, ""), str):
+        text = config.setdefault(key, "")
+        if not isinstance(text, str) or _SURROGATE.search(text):
             raise BundleError(f"{path}: {key} is not text")
     try:
         config["architecture"] = validate(TransformerConfig, config["architecture"])

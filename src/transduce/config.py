@@ -127,6 +127,8 @@ def _as_python(kind: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
 def _explain(kind: type[Settings], error: ValidationError) -> _Wrong:
     """The first thing that is wrong; names come before values, and the outer before the inner."""
     first = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
+    if not first["loc"]:
+        return _Wrong((), f"unknown setting {_short(first['input'])}: it is not Unicode")
     *path, key = map(str, first["loc"])
     name = ".".join((*path, key))
     if first["type"] == "extra_forbidden":
@@ -221,7 +223,8 @@ def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
     if not equals or not key.strip():
         raise SettingsError(f"--set {override}: a setting is written key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value, *more = tomllib.loads(f"value = {text}").values()
+        value = text if more else value  # text of several lines
     except (ValueError, RecursionError):  # no TOML, or a number without end
         value = text
     *sections, name = key.strip().split(".")
@@ -230,7 +233,8 @@ def _apply(tree: dict[str, Any], override: str) -> tuple[str, ...]:
         branch = branch.setdefault(section, {})
         if not isinstance(branch, dict):
             raise SettingsError(f"--set {override}: {section} is no group of settings")
-    branch[name] = value
+    old = branch.get(name)
+    branch[name] = old | value if isinstance(old, dict) and isinstance(value, dict) else value
     return (*sections, name)
 
 

@@ -6,7 +6,7 @@
     ├── SettingsError            an unknown key, a wrong type, values that contradict each other
     ├── BundleError              a folder that is not a usable model
     ├── RunError                 a training run that cannot start, go on, or be resumed
-    ├── DeviceError              a device or precision that this machine lacks
+    ├── DeviceError              a device that this machine lacks, or whose memory ran out
     ├── TraceError               names, heads or models that cannot be traced
     └── AttentionError           (also a ValueError) shapes or masks without a distribution
     Stopped                      not an error: a training was asked to stop and has saved (exit 75)
@@ -40,7 +40,7 @@ class RunError(TransduceError):
 
 
 class DeviceError(TransduceError):
-    """A device or a precision that this machine does not have."""
+    """A device that this machine lacks, or whose memory ran out."""
 
 
 class TraceError(TransduceError):

@@ -83,6 +83,8 @@ def whole_file(path: Path, *, follow: bool = True) -> Generator[TextIO]:
     made = beside.open("x", encoding="utf-8", newline="\n")  # never through a link
     try:
         with made as file:
+            if follow and path.exists():
+                shutil.copymode(path, beside)  # what is private stays so
             yield file
         flush(beside)
         beside.replace(path)
@@ -272,6 +274,17 @@ def sha256(path: Path, *, follow: bool = True) -> str:
     """
     with (path if follow else plain(path)).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """Read the digests that a stranger's `sha256sum` wrote, by the name of the file.
+
+    Raises:
+        OSError: it cannot be read, or `plain` refuses it.
+        ValueError: it is no text.
+    """
+    lines = read_plain(path, 1 << 16).decode("utf-8").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 def flush(path: Path) -> None:

@@ -7,6 +7,7 @@ from transduce.errors import TraceError
 from transduce.trace.alignment import Units, align
 from transduce.trace.document import Trace
 from transduce.trace.record import check_head
+from transduce.trace.steps import last_cross_attention
 
 
 def aligned(
@@ -21,7 +22,7 @@ def aligned(
     Raises:
         TraceError: no such block or head, or no cross-attention.
     """
-    block = block or f"decoder.{len(bundle.model.decoder) - 1}.cross_attention"
+    block = block or last_cross_attention(bundle.model)
     check_head(bundle.model, block, head or 0)
     if not block.endswith("cross_attention"):
         raise TraceError(f"--block {block}: only a cross-attention links target and source")

@@ -10,11 +10,12 @@ from rich.console import Console
 
 import transduce
 from transduce.cli.check import check
+from transduce.cli.demo import demo
 from transduce.cli.evaluate import evaluate, score
 from transduce.cli.figure import figure
 from transduce.cli.models import average, info
 from transduce.cli.trace import trace
-from transduce.cli.train import demo, train
+from transduce.cli.train import train
 from transduce.cli.translate import translate
 from transduce.cli.usage import UsageError, explain
 from transduce.cli.view import view

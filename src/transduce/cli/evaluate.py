@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
+from unicodedata import is_normalized
 
 import sacrebleu
 import torch
@@ -15,8 +16,16 @@ import typer
 from rich.console import Console
 
 import transduce
-from transduce import bundle, config
-from transduce.cli.options import Alpha, BatchTokens, Beam, Device, Threads, prepare_machine
+from transduce import bundle
+from transduce.cli.options import (
+    Alpha,
+    BatchTokens,
+    Beam,
+    Device,
+    Threads,
+    prepare_machine,
+    search_options,
+)
 from transduce.cli.output import check_apart, opened
 from transduce.decode.scorer import SCORED_TOKENS, Scored, perplexity, score_lines
 from transduce.decode.search import SearchOptions
@@ -113,10 +122,7 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
     tests = _read_test_set(source, reference or [], tsv)
     systems = [_read_system(path, tests) for path in [baseline, *(hypothesis or [])] if path]
     if model is not None:
-        given = {"beam": beam, "alpha": alpha}
-        options = config.validate(
-            SearchOptions, {name: value for name, value in given.items() if value is not None}
-        )
+        options = search_options(context)
         translator = Translator.load(model, device=prepare_machine(device, threads))
         batch_tokens = batch_tokens or translator.batch_tokens
         with opened(output) if output else nullcontext() as file:
@@ -124,8 +130,7 @@ def evaluate(  # noqa: PLR0913 - one parameter an option
             if file:
                 file.writelines(translation.text + "\n" for translation in found)
         systems.append(_system(model, found, options))
-    if tokenize != "none":
-        _warn_of_tokenised(tests, systems)
+    _warn_of_odd_text(tests, systems, tokenised=tokenize == "none")
     evaluations = evaluate_systems(
         [system.translations for system in systems],
         tests.references,
@@ -156,6 +161,8 @@ def score(
     """Say how likely a model finds given translations: a line each, in their order."""
     sources, targets = list(read_lines(source)), list(read_lines(target))
     _check_numbers(str(source), len(sources), str(target), len(targets))
+    if not sources:
+        raise DataError(f"{source} has no line: there is nothing to score")
     loaded = bundle.load(model, device=prepare_machine(device, threads))
     batch_tokens = batch_tokens or SCORED_TOKENS
     log_prob, tokens = 0.0, 0
@@ -257,12 +264,19 @@ def _warn_of_empty(name: str, lines: Sequence[str | None]) -> int:
     return empty
 
 
-def _warn_of_tokenised(tests: _TestSet, systems: Sequence[_System]) -> None:
+def _warn_of_odd_text(tests: _TestSet, systems: Sequence[_System], *, tokenised: bool) -> None:
+    """Warn of what makes scores lower or not comparable; `tokenised` text may be meant."""
     texts = {system.name: system.translations for system in systems}
     for name, column in zip(tests.names, tests.columns, strict=True):
         texts[name] = [line or "" for line in column]
     for name, lines in texts.items():
-        if signs := tokenised_lines(lines):
+        if odd := [n for n, line in enumerate(lines, 1) if not is_normalized("NFC", line)]:
+            log.warning(
+                "%s: %d of %d lines are not in Unicode NFC, as all is that transduce writes (line "
+                "%d first): the same letters do not match; convert it",
+                name, len(odd), len(lines), odd[0],
+            )  # fmt: skip
+        if not tokenised and (signs := tokenised_lines(lines)):
             log.warning(
                 "%s looks tokenised (%.0f %% of its lines, line %d first): its scores compare with "
                 "no others; detokenise it, or say --tokenize none if that is meant",

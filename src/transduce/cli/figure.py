@@ -8,10 +8,8 @@ import torch
 import typer
 
 from transduce.bundle import load
-from transduce.cli.options import Alpha, Beam, Device, Threads, prepare_machine
+from transduce.cli.options import Alpha, Beam, Device, Threads, prepare_machine, search_options
 from transduce.cli.output import opened
-from transduce.config import validate
-from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
 from transduce.device import enough_memory
 from transduce.errors import DataError, DeviceError, SettingsError, TraceError
@@ -24,6 +22,7 @@ from transduce.trace.figures.loss import loss as draw_loss
 from transduce.trace.figures.masks import masks as draw_masks
 from transduce.trace.figures.positions import positions as draw_positions
 from transduce.trace.record import check_head
+from transduce.trace.steps import last_cross_attention
 from transduce.trace.trace import trace
 from transduce.train.monitor import read_metrics
 
@@ -70,7 +69,7 @@ def attention(  # noqa: PLR0913 - one parameter an option
         raise SettingsError(f"--head {head}: it is a number from 0, mean or all")
     translator = Translator.load(model, device=prepare_machine(device, threads))
     network = translator.bundles[0].model
-    block = block or f"decoder.{len(network.decoder) - 1}.cross_attention"
+    block = block or last_cross_attention(network)
     check_head(network, block, int(head) if head.isdecimal() else 0)
     found = _traced(translator, text, target, {})
     if f"{block}.weights" not in found["tensors"]:
@@ -111,9 +110,7 @@ def beam(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """The search as a tree: what was kept, pruned and finished, and why one won."""
     _check(output, scale)
-    given = {"beam": beam, "alpha": alpha}
-    given = {name: value for name, value in given.items() if value is not None}
-    options = validate(SearchOptions, given)
+    options = search_options(context)
     translator = Translator.load(model, device=prepare_machine(device, threads))
     found = _traced(translator, text, None, {"beam": options.beam, "alpha": options.alpha})
     _write(context, draw_beam(found), output, scale)

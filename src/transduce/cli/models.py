@@ -67,7 +67,8 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     a, parts = facts["architecture"], facts["parameters"]
     languages = (facts["source_language"], facts["target_language"])
     yield "model", facts["folder"]
-    yield "languages", " to ".join(languages) if all(languages) else "not stated"
+    stated = [language or "(not stated)" for language in languages]
+    yield "languages", " to ".join(stated) if any(languages) else "not stated"
     yield "licence", facts["licence"] or "not stated"
     if facts["note"]:
         yield "note", facts["note"]

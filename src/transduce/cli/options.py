@@ -5,6 +5,8 @@ from typing import Annotated
 import torch
 import typer
 
+from transduce.config import validate
+from transduce.decode.search import SearchOptions
 from transduce.device import choose_device, set_threads
 
 Beam = Annotated[int | None, typer.Option(help="Beams; 1 is greedy search [4].")]
@@ -26,3 +28,13 @@ def prepare_machine(device: str | None, threads: int | None) -> torch.device:
     """
     set_threads(threads or 0)
     return choose_device(device or "auto")
+
+
+def search_options(context: typer.Context) -> SearchOptions:
+    """Those of the search's options that a verb has and was given, the others by default.
+
+    Raises:
+        SettingsError: one is out of range, or they contradict each other.
+    """
+    given = {name: context.params.get(name) for name in SearchOptions.model_fields}
+    return validate(SearchOptions, {name: x for name, x in given.items() if x is not None})

@@ -11,11 +11,9 @@ import typer
 from rich.cells import cell_len
 
 from transduce.cli.align import aligned
-from transduce.cli.options import Alpha, Beam, Device, Threads, prepare_machine
+from transduce.cli.options import Alpha, Beam, Device, Threads, prepare_machine, search_options
 from transduce.cli.output import opened
 from transduce.cli.trace_files import write_files
-from transduce.config import validate
-from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
 from transduce.device import enough_memory
 from transduce.errors import DataError, DeviceError, SettingsError
@@ -26,6 +24,7 @@ from transduce.trace.alignment import Units
 from transduce.trace.alive import goes_inside
 from transduce.trace.document import Trace, pieces
 from transduce.trace.learning import learning as learnt
+from transduce.trace.steps import last_cross_attention
 from transduce.trace.trace import trace as trace_one
 
 _LIKELIEST = 3
@@ -93,8 +92,7 @@ def trace(  # noqa: PLR0913 - one parameter an option
         raise SettingsError("--alignments prints links alone; leave --html and --json out")
     if of_alignments and not alignments:
         raise SettingsError("--block, --head and --units are for --alignments")
-    given = {"beam": beam, "alpha": alpha}
-    options = validate(SearchOptions, {k: v for k, v in given.items() if v is not None})
+    options = search_options(context)
     machine = prepare_machine(device, threads)
     translator, *others = (
         Translator.load(each, device=machine) for each in (model, *(beside or ()))
@@ -166,7 +164,7 @@ def _lines(trace: Trace) -> Iterator[str]:
     yield f"target  {trace.target}  ({'as given' if trace.given else search})"
     yield ""
     output = trace.output
-    block = f"decoder.{len(trace.bundle.model.decoder) - 1}.cross_attention"
+    block = last_cross_attention(trace.bundle.model)
     weights = trace.tensors[f"{block}.weights"].mean(dim=0)
     most = weights.max(dim=1)
     rows = [("", "piece", "p", "entropy", "likeliest", "reads")]

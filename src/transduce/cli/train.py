@@ -1,4 +1,4 @@
-"""The verbs that make a model: demo, train, and the options that train shares with its dry run."""
+"""The verb that makes a model, train, and the options that it shares with its dry run."""
 
 import inspect
 from collections.abc import Callable
@@ -9,17 +9,8 @@ import typer
 from rich.console import Console
 
 from transduce import config
-from transduce.demo.run import demo as run_demo
 from transduce.train.config import TrainConfig
 from transduce.train.start import train as run_train
-
-
-def demo(
-    context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("transduce-demo"),
-) -> None:
-    """Train a small translator on a generated corpus in two minutes, and show what it learnt."""
-    run_demo(out, context.obj)
 
 
 def settings(  # noqa: PLR0913 - one parameter an option

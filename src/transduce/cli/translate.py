@@ -14,11 +14,18 @@ import typer
 from rich.console import Console
 
 import transduce
-from transduce import bundle, config
-from transduce.cli.options import Alpha, BatchTokens, Beam, Device, Threads, prepare_machine
+from transduce import bundle
+from transduce.cli.options import (
+    Alpha,
+    BatchTokens,
+    Beam,
+    Device,
+    Threads,
+    prepare_machine,
+    search_options,
+)
 from transduce.cli.output import check_apart, opened_at
 from transduce.decode.resume import complete, describe
-from transduce.decode.search import SearchOptions
 from transduce.decode.stream import PAUSE, WINDOW, translate_stream
 from transduce.decode.translator import Translation, Translator, default_batch_tokens
 from transduce.device import enough_memory
@@ -70,10 +77,7 @@ def translate(  # noqa: PLR0913 - one parameter an option
     threads: Threads = None,
 ) -> None:
     """Translate a file or standard input: as many lines out as in, in their order."""
-    given = {name: context.params.get(name) for name in SearchOptions.model_fields}
-    options = config.validate(
-        SearchOptions, {name: value for name, value in given.items() if value is not None}
-    )
+    options = search_options(context)
     check_apart(output, file)
     where = prepare_machine(device, threads)
     # Links are followed once: while a run goes on, its best may become another model.

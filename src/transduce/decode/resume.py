@@ -131,7 +131,7 @@ def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[
         record.unlink(missing_ok=True)
         if resume and path.exists():
             raise DataError(f"--output {path}: another process has just completed it")
-    with _open(beside) as file:
+    with _open(beside, path) as file:
         _hold(file, beside, path)
         done = _read(record)
         if file.tell() and done is _NOTHING:
@@ -157,8 +157,8 @@ def unfinished(path: Path, about: dict[str, Any], *, resume: bool) -> Generator[
     flush(path.parent)
 
 
-def _open(beside: Path) -> IO[bytes]:
-    """Open a part, or make one: never through a link that was put there, nor waiting for a pipe.
+def _open(beside: Path, path: Path) -> IO[bytes]:
+    """Open a part, or make one: never through a link put there, nor waiting for a pipe.
 
     Raises:
         DataError: it is a link, a pipe or a folder.
@@ -167,7 +167,8 @@ def _open(beside: Path) -> IO[bytes]:
     if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
         raise DataError(f"{beside} is a link, or no file; remove it")
     own = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    return open(beside, "ab", opener=lambda name, flags: os.open(name, flags | own, 0o666))
+    mode = path.stat().st_mode & 0o666 if path.is_file() else 0o666  # what is private stays so
+    return open(beside, "ab", opener=lambda name, flags: os.open(name, flags | own, mode))
 
 
 def _hold(file: IO[bytes], beside: Path, path: Path) -> None:
@@ -201,7 +202,9 @@ def _read(record: Path) -> dict[str, Any]:
         done = read_json(record)
     except FileNotFoundError:
         return _NOTHING
-    except (OSError, ValueError):
+    except OSError as error:
+        raise DataError(f"{record} cannot be read: {error.strerror}") from None
+    except ValueError:
         done = {}
     if "format" in done and done["format"] != FORMAT:
         raise DataError(f"{record} has format {done['format']!r:.60}; this version reads {FORMAT}")

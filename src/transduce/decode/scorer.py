@@ -108,11 +108,10 @@ def force(
     found: list[list[float]] = [[] for _ in pairs]
     for step in plan(lengths, batch_tokens, seed=0, epoch=0):
         for rows in step:
-            batch = collate([pairs[row] for row in rows])
-            memory = model.encode(batch.source.to(device))
-            states = model.decode(batch.decoder_input.to(device), *memory)
+            batch = collate([pairs[row] for row in rows]).to(device)
+            states = model.decode(batch.decoder_input, *model.encode(batch.source))
             size = max(1, _LOGITS // (states.shape[1] * model.config.target_vocab_size))
-            parts = zip(states.split(size), batch.labels.to(device).split(size), strict=True)
+            parts = zip(states.split(size), batch.labels.split(size), strict=True)
             each = torch.cat([_log_probs(model.output(part), labels) for part, labels in parts])
             for row, values in zip(rows.tolist(), each.tolist(), strict=True):
                 found[row] = values[: len(pairs[row][1]) + 1]

@@ -164,11 +164,15 @@ class Translator:
         options: SearchOptions,
         lines: Sequence[int],
     ) -> list[list[Hypothesis]]:
+        # The t-th token is scored from the position before it: there are max_length of them.
+        limits = [min(options.limit(len(ids)), self._max_length) for ids in sources]
+        for line, prefix, limit in zip(lines, prefixes, limits, strict=True):
+            if len(prefix) >= limit:
+                raise SettingsError(f"text {line}: its prefix is longer than the output may be")
         # Each sample is a sentence of its own, and leaves when it ends.
         sources = [ids for ids in sources for _ in range(options.samples)]
         prefixes = [ids for ids in prefixes for _ in range(options.samples)]
-        # The t-th token is scored from the position before it: there are max_length of them.
-        limits = [min(options.limit(len(ids)), self._max_length) for ids in sources]
+        limits = [limit for limit in limits for _ in range(options.samples)]
         source = pad([[*ids, EOS] for ids in sources]).to(self._device)
         steppers = [
             ModelStepper(model, source, width=options.beam, capacity=max(limits))

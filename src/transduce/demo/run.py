@@ -46,8 +46,8 @@ SETTINGS = {
 what is generated has no noise to learn by heart."""
 
 
-def demo(out: Path, console: Console) -> float:
-    """Train on the generated corpus in `out`, or go on; return the exact match in percent.
+def learn(out: Path, console: Console) -> None:
+    """Train on the generated corpus in `out`, or go on.
 
     Raises:
         RunError: `out` is something else.
@@ -63,13 +63,16 @@ def demo(out: Path, console: Console) -> float:
     settings = SETTINGS | {"out": str(out), "seed": SEED, "licence": "Apache-2.0"}
     settings |= {"source_language": "en", "target_language": "fr", "note": NOTE}
     train(validate(TrainConfig, settings | files), console=console)
+
+
+def show(out: Path, results: Console) -> float:
+    """Show what was learnt in `out`, and what next; return the exact match in percent."""
     translator = Translator.load(out)
     test = corpus(SEED).test
     options = SearchOptions()
     found = translator.translate_lines([sentence.source for sentence in test], options)
     texts = [translation.text for translation in found]
     score = exact_match(texts, [sentence.target for sentence in test])
-    results = Console()
     results.print(
         f"\n[b]{score.value:.1f} %[/b] of {len(test):,} held-out sentences are exactly right.\n"
     )

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, count_parameters
 from transduce.config import Settings, validate
 from transduce.decode.translator import Translator
 from transduce.device import enough_memory
@@ -210,7 +210,7 @@ def _answer(translator: Translator, question: Question) -> Response:
 
 
 def _weights(bundle: Bundle) -> Response:
-    size = sum(parameter.numel() for parameter in bundle.model.parameters())
+    size = count_parameters(bundle.model)
     if size > _MOST_PARAMETERS:
         return _failed(404, _TOO_LARGE.format(size, _MOST_PARAMETERS))
     try:

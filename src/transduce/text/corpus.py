@@ -93,12 +93,14 @@ def read_lines_leniently(
     `opened` is that file where the caller wants to know how far it is read.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or is UTF-16.
     """
     for number, record in islice(enumerate(read_records(path, opened), start=1), skip, None):
         try:
             yield Line(number, record.decode("utf-8"))
         except UnicodeDecodeError:
+            if number == 1 and record.startswith(UTF16):
+                decode(path, number, record)
             log.warning(
                 "%s, line %d: not UTF-8; the bad bytes are read as U+FFFD", _name(path), number
             )

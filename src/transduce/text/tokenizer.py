@@ -115,7 +115,9 @@ class Tokenizer:
         """Encode many texts on several threads; the result does not depend on their number."""
         return self._processor.encode([normalize(text) for text in texts], num_threads=threads)
 
-    def recut(self, rows: Sequence[Sequence[int]], dropout: float, seed: int) -> list[list[int]]:
+    def encode_with_dropout(
+        self, rows: Sequence[Sequence[int]], dropout: float, seed: int
+    ) -> list[list[int]]:
         """Cut the texts of some ids anew, each merge left out with probability `dropout`.
 
         The same seed gives the same cuts. Source: BPE-dropout, Provilkov et al. 2020.

@@ -9,6 +9,7 @@ from numpy import ndarray
 
 from transduce.trace.document import Trace, pieces
 from transduce.trace.record import check_head
+from transduce.trace.steps import last_cross_attention
 
 Units = Literal["words", "pieces"]
 
@@ -46,7 +47,7 @@ def align(
         TraceError: no such block or head.
     """
     model = trace.bundle.model
-    block = block or f"decoder.{len(model.decoder) - 1}.cross_attention"
+    block = block or last_cross_attention(model)
     check_head(model, block, head or 0)
     if not trace.source:
         return Alignment([], 0, 0.0, 0.0)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, count_parameters
 from transduce.errors import TraceError
 from transduce.trace.document import Trace, document
 from transduce.trace.trace import again, attributed
@@ -17,10 +17,10 @@ def goes_inside(bundle: Bundle, wanted: bool | None) -> bool:
     """Whether a page gets the model: as is `wanted`, or, of None, where it is small and fits."""
     if wanted is not None:
         return wanted
-    if sum(parameter.numel() for parameter in bundle.model.parameters()) > MOST_UNASKED:
+    if count_parameters(bundle.model) > MOST_UNASKED:
         return False
     try:
-        weights(bundle, "float16")
+        weights(rounded(bundle), "float16")
     except TraceError:  # another's tokenizer, or numbers beyond float16
         return False
     return True

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from transduce.bundle import count_parameters
 from transduce.ids import BOS
 from transduce.model.transformer import Embedding, MultiHeadAttention, Transformer
 from transduce.trace.steps import attentions
@@ -58,7 +59,7 @@ class Attribution(NamedTuple):
 def cost(model: Transformer, source: Sequence[int], labels: Sequence[int]) -> int:
     """Return roughly how often a parameter is multiplied."""
     s, t = len(source), len(labels)
-    return sum(p.numel() for p in model.parameters()) * (s + t) * (1 + s + 3 * t)
+    return count_parameters(model) * (s + t) * (1 + s + 3 * t)
 
 
 def attribution(model: Transformer, source: Sequence[int], labels: Sequence[int]) -> Attribution:
@@ -108,8 +109,7 @@ def _occlusion(
         b = len(some)
         with hidden(model, some[:, :s], some[:, s:]):
             logits = model(source.expand(b, -1), decoder_input.expand(b, -1))
-        log_probs = logits.double().log_softmax(-1)
-        found.append(log_probs.gather(2, labels.expand(b, -1)[:, :, None])[:, :, 0])
+        found.append(_log_probs(logits, labels.expand(b, -1)))
     intact, without = torch.cat(found).split([1, s + t])
     return _sides((intact - without).T, s)
 
@@ -127,13 +127,18 @@ def _gradient(
         for embedding, _ in sides:
             stack.callback(embedding.register_forward_hook(partial(_enter, entered)).remove)
         logits = model(source, decoder_input)
-    log_probs = logits.double().log_softmax(-1).gather(2, labels[:, :, None]).flatten()
+    log_probs = _log_probs(logits, labels).flatten()
     scaled = torch.cat([_scaled(embedding, ids) for embedding, ids in sides], dim=1)
     rows = []
     for one in log_probs:
         slopes = torch.autograd.grad(one, entered, retain_graph=True)
         rows.append((torch.cat(slopes, dim=1) * scaled).sum(-1))
     return _sides(torch.cat(rows), source.shape[1])
+
+
+def _log_probs(logits: Float[Tensor, "b t V"], labels: Int[Tensor, "b t"]) -> Float[Tensor, "b t"]:
+    """Of each label, in float64, which not every GPU has."""
+    return logits.cpu().double().log_softmax(-1).gather(2, labels.cpu()[:, :, None])[:, :, 0]
 
 
 def _enter(entered: list[Tensor], _: nn.Module, inputs: tuple, output: Tensor) -> Tensor:

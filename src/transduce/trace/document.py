@@ -8,9 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -27,6 +26,8 @@ from transduce.trace.invariants import Invariant
 from transduce.trace.search import Tree
 from transduce.trace.steps import Step
 from transduce.trace.training import Training, module_of
+
+Precision = Literal["float16", "float32"]
 
 _MARKS = ("PAD", "BOS", "EOS", "UNK")
 
@@ -267,29 +268,27 @@ def _few_enough(
     *groups: Mapping[str, Tensor], maps_only: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Encode tensors: all, or attention weights alone, or none; and say what is left out, why."""
-    for said, chosen in (
-        ("", ""),
-        ("all tensors but attention weights", "*.weights"),
-        ("all tensors", "nothing"),
-    )[maps_only:]:
-        kept = [
-            {name: x for name, x in group.items() if not chosen or fnmatchcase(name, chosen)}
-            for group in groups
-        ]
-        size = sum(tensor.numel() for group in kept for tensor in group.values())
-        if size <= MOST_NUMBERS:
-            why = f"with them it would be more than {MOST_NUMBERS:,} numbers"
-            if maps_only and chosen == "*.weights":
-                why = "this model is here to be compared"
-            encoded = [{name: stored(x) for name, x in group.items()} for group in kept]
-            return encoded, [f"{said}: {why}"] if said else []
-    raise AssertionError("no tensors are few enough")
+    maps = [{n: x for n, x in group.items() if n.endswith(".weights")} for group in groups]
+    many = f"with them it would be more than {MOST_NUMBERS:,} numbers"
+    if not maps_only and _numbers(groups) <= MOST_NUMBERS:
+        kept, left_out = groups, []
+    elif _numbers(maps) <= MOST_NUMBERS:
+        why = "this model is here to be compared" if maps_only else many
+        kept, left_out = maps, [f"all tensors but attention weights: {why}"]
+    else:
+        kept, left_out = [{} for _ in groups], [f"all tensors: {many}"]
+    return [{name: stored(x) for name, x in group.items()} for group in kept], left_out
 
 
-def stored(tensor: Tensor) -> dict[str, Any]:
-    """Return a tensor as a document has it."""
-    numbers = tensor.float().contiguous().numpy().astype("<f4")
-    return {"shape": list(tensor.shape), "f32": base64.b64encode(numbers.tobytes()).decode("ascii")}
+def _numbers(groups: Iterable[Mapping[str, Tensor]]) -> int:
+    return sum(tensor.numel() for group in groups for tensor in group.values())
+
+
+def stored(tensor: Tensor, precision: Precision = "float32") -> dict[str, Any]:
+    """Return a tensor as a document has it: base64 of little-endian numbers, row by row."""
+    key, kind = ("f16", "<f2") if precision == "float16" else ("f32", "<f4")
+    numbers = tensor.float().contiguous().numpy().astype(kind)
+    return {"shape": list(tensor.shape), key: base64.b64encode(numbers.tobytes()).decode("ascii")}
 
 
 def pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from transduce import bundle
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, count_parameters
 from transduce.decode.scorer import SCORED_TOKENS, force
-from transduce.decode.search import SearchOptions
 from transduce.errors import TraceError, TransduceError
 from transduce.files import read_json_lines
 from transduce.trace.document import MOST_NUMBERS, Trace, stored, tokens
 from transduce.trace.record import heads_off, record
-from transduce.trace.search import search_tree
+from transduce.trace.search import search_limit, search_tree
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ class Models:
                 self._kept.move_to_end(key)
                 return self._kept[key][1]
             one = bundle.load(folder)
-            size = sum(each.numel() for each in one.model.parameters())
+            size = count_parameters(one.model)
             self._kept[key] = (size, one)
             while sum(size for size, _ in self._kept.values()) > self._most:
                 self._kept.popitem(last=False)
@@ -119,8 +118,9 @@ def learning(run: Path, trace: Trace, load: Callable[[Path], Bundle] = bundle.lo
 
     The models are those of RUN/checkpoints, and of RUN/snapshots where the training kept them
     (train.snapshots); of a long sentence fewer of them, for their maps to be no more than
-    MOST_NUMBERS. Each searches as the trace did, with the same heads off. `load` may be that of
-    `Models`. What lies there and is no folder of the run's own is left out, with a warning.
+    MOST_NUMBERS. Each searches as the trace did, with the same beginning and heads off. `load` may
+    be that of `Models`. What lies there and is no folder of the run's own is left out, with a
+    warning.
 
     Raises:
         TraceError: the folder is no run, or keeps no model; a model has another tokenizer; the text
@@ -200,10 +200,13 @@ def _snapshots(
 def snapshot(step: int, one: Bundle, trace: Trace) -> Snapshot:
     """Look at the pair with the model of one step."""
     model, tree = one.model, trace.beam
-    limit = min(SearchOptions().limit(len(trace.source) - 1), model.config.max_length)
+    prefix = trace.labels[: trace.prefix]
+    limit = search_limit(model, trace.source, prefix)
     pair = list(trace.source[:-1]), list(trace.labels[:-1])
     with heads_off(model, trace.off):
-        own = search_tree(model, trace.source, beam=tree.beam, alpha=tree.alpha, limit=limit)
+        own = search_tree(
+            model, trace.source, beam=tree.beam, alpha=tree.alpha, limit=limit, prefix=prefix
+        )
         with record(model, "*.weights") as tape:
             (log_probs,) = force(model, [pair], SCORED_TOKENS)
     weights = {name.removesuffix(".weights"): found[0] for name, found in tape.items()}

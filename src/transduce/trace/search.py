@@ -11,6 +11,7 @@ from torch import Tensor
 from transduce.decode.beam import Extensions, beam_steps, best_extensions
 from transduce.decode.constraints import Constraints
 from transduce.decode.greedy import Hypothesis, greedy, hypothesis
+from transduce.decode.search import SearchOptions
 from transduce.decode.stepper import ModelStepper
 from transduce.ids import EOS
 from transduce.model.transformer import Transformer
@@ -43,6 +44,12 @@ class Tree(NamedTuple):
     nodes: list[Node]
     finished: list[tuple[int, Hypothesis]]
     """Every output that ended, with the id of its EOS; of equal scores the earlier first."""
+
+
+def search_limit(model: Transformer, source: Sequence[int], prefix: Sequence[int] = ()) -> int:
+    """The greatest |Y|, as `translate` has it; as much room after a long prefix as it is long."""
+    limit = SearchOptions().limit(len(source) - 1)
+    return min(max(limit, 2 * len(prefix)), model.config.max_length)
 
 
 @torch.inference_mode()

@@ -55,6 +55,11 @@ def attentions(model: Transformer) -> dict[str, str]:
     return found
 
 
+def last_cross_attention(model: Transformer) -> str:
+    """Name the attention block that is nearest to the output."""
+    return f"decoder.{len(model.decoder) - 1}.cross_attention"
+
+
 def names(model: Transformer) -> list[str]:
     """List all that can be recorded: INPUTS, then the steps in the order of computation."""
     return [*INPUTS, *(step.name for step in steps(model))]
@@ -295,7 +300,7 @@ def _silu(x: np.ndarray) -> np.ndarray:
 
 
 def _array(parameter: Tensor) -> np.ndarray:
-    return parameter.detach().double().cpu().numpy()
+    return parameter.detach().cpu().double().numpy()
 
 
 @cache

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, count_parameters
 from transduce.config import validate
 from transduce.decode.search import SearchOptions
 from transduce.decode.translator import Translator
@@ -26,7 +26,7 @@ from transduce.trace.document import Output, Trace
 from transduce.trace.invariants import check
 from transduce.trace.observe import observe
 from transduce.trace.record import heads_off
-from transduce.trace.search import Tree, search_tree
+from transduce.trace.search import Tree, search_limit, search_tree
 from transduce.trace.steps import steps
 from transduce.trace.training import LARGEST, training_step
 
@@ -120,9 +120,7 @@ def _searches(
     model: Transformer, source: Sequence[int], options: SearchOptions, prefix: Sequence[int]
 ) -> tuple[Tree, Tree]:
     """Search greedily and with beams; a beam of 1 is the former."""
-    # As much room after a long prefix as `continuations` have.
-    limit = max(_limit(model, source, options), 2 * len(prefix))
-    limit = min(limit, model.config.max_length)
+    limit = search_limit(model, source, prefix)
     search = partial(search_tree, model, source, alpha=options.alpha, limit=limit, prefix=prefix)
     greedy = search(beam=1)
     return greedy, greedy if options.beam == 1 else search(beam=options.beam)
@@ -146,12 +144,12 @@ def _with_target(one: Trace, given: str | None) -> Trace:
 def _answered(one: Trace, options: SearchOptions) -> Trace:
     """Add what else the model would say."""
     model, given = one.bundle.model, (one.source, one.labels)
-    limit = _limit(model, one.source, options)
+    limit = search_limit(model, one.source)
     with heads_off(model, one.off):
         others, fewer = continuations(model, *given, limit)
         switched, left_out = switched_off(model, *given, limit, one.off)
     one = replace(one, continuations=others, answers=switched, left_out=[*fewer, *left_out])
-    if (size := sum(parameter.numel() for parameter in model.parameters())) > LARGEST:
+    if (size := count_parameters(model)) > LARGEST:
         why = f"a training step: the model's {size:,} parameters are more than {LARGEST:,}"
         return replace(one, left_out=[*one.left_out, why])
     return replace(one, training=training_step(model, *given, off=one.off))
@@ -200,14 +198,9 @@ def _observed(one: Trace) -> Trace:
     )
 
 
-def _limit(model: Transformer, source: Sequence[int], options: SearchOptions) -> int:
-    """The greatest |Y|, as `translate` has it."""
-    return min(options.limit(len(source) - 1), model.config.max_length)
-
-
 def predictions(logits: Float[Tensor, "t V"], labels: Sequence[int]) -> Output:
     """Read distributions off their logits, one for each label; in float64."""
-    logits = logits.double().cpu()
+    logits = logits.cpu().double()  # in this order: Apple's GPUs have no float64
     log_probs = logits.log_softmax(-1)
     probabilities = log_probs.exp()
     order = logits.sort(dim=-1, descending=True, stable=True).indices

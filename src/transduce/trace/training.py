@@ -89,8 +89,8 @@ def training_step(
 
 def _costs(model: Transformer, source: Tensor, shifted: Tensor, labels: Tensor) -> Tensor:
     """-log p of each label, [t], in float64."""
-    log_probs = model(source, shifted)[0].double().log_softmax(-1)
-    return -log_probs.gather(-1, labels[:, None])[:, 0]
+    log_probs = model(source, shifted)[0].cpu().double().log_softmax(-1)
+    return -log_probs.gather(-1, labels.cpu()[:, None])[:, 0]
 
 
 def _modules(stepped: Transformer, weights: Mapping[str, Tensor]) -> dict[str, Moved]:
@@ -101,7 +101,7 @@ def _modules(stepped: Transformer, weights: Mapping[str, Tensor]) -> dict[str, M
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         moved = parameter.detach() - weights[name]
         for what, tensor in zip(Moved._fields, (weights[name], gradient, moved), strict=True):
-            of_module[what] += tensor.double().square().sum().item()
+            of_module[what] += tensor.cpu().double().square().sum().item()
     return {
         module: Moved(*(math.sqrt(sums[what]) for what in Moved._fields))
         for module, sums in squares.items()

@@ -1,22 +1,19 @@
 """A whole model as the page takes it: parameters, vocabularies, what is computed in which order."""
 
-import base64
 import copy
 import struct
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, count_parameters
 from transduce.bundle import weights as parameters
 from transduce.errors import TraceError
 from transduce.ids import UNK
 from transduce.text.tokenizer import Tokenizer
+from transduce.trace.document import Precision, stored
 from transduce.trace.steps import steps
-
-Precision = Literal["float16", "float32"]
 
 MOST_PARAMETERS = 20_000_000
 """Of a model that a page can have inside: 40 MB of float16."""
@@ -31,25 +28,22 @@ def weights(bundle: Bundle, precision: Precision) -> dict[str, Any]:
     """Return the `weights` of a document: with them the page computes what PyTorch does.
 
     Each parameter stands once, by its name in model.safetensors, as base64 of little-endian
-    numbers, row by row. Of "float16" the traces should be those of the `rounded` model.
+    numbers, row by row. For "float16" give the `rounded` model.
 
     Raises:
-        TraceError: a larger model than a page can hold, a tokenizer of another kind, or as for
-            `rounded`.
+        TraceError: a larger model than a page can hold, or a tokenizer of another kind.
     """
-    size = sum(parameter.numel() for parameter in bundle.model.parameters())
+    size = count_parameters(bundle.model)
     if size > MOST_PARAMETERS:
         raise TraceError(
             f"the model has {size:,} parameters, and a page holds {MOST_PARAMETERS:,} at most; "
             "leave it out (--no-model-inside, model_inside=False)"
         )
-    if precision == "float16":
-        bundle = rounded(bundle)
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     return {
         "precision": precision,
         "parameters": {
-            name: _stored(tensor, precision) for name, tensor in parameters(bundle.model).items()
+            name: stored(tensor, precision) for name, tensor in parameters(bundle.model).items()
         },
         "tokenizers": {
             "source": vocabulary(source),
@@ -141,9 +135,3 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if message[at - 1] < 128:
             return value, at
-
-
-def _stored(tensor: Tensor, precision: Precision) -> dict[str, Any]:
-    key, kind = ("f16", "<f2") if precision == "float16" else ("f32", "<f4")
-    numbers = tensor.float().contiguous().numpy().astype(kind)
-    return {"shape": list(tensor.shape), key: base64.b64encode(numbers.tobytes()).decode("ascii")}

@@ -6,7 +6,7 @@ from typing import Any
 
 from transduce import bundle
 from transduce.errors import BundleError, RunError, TransduceError
-from transduce.files import plain, printable, read_plain, sha256, whole_folder
+from transduce.files import plain, printable, read_sums, sha256, whole_folder
 from transduce.train import checkpoint
 from transduce.train.card import SCORES
 from transduce.train.describe import read_card, step_of
@@ -14,7 +14,6 @@ from transduce.train.describe import read_card, step_of
 _LAST = 5
 """Checkpoints of a run, at most, where their number was not said: the paper's, of its base model
 (section 6.1)."""
-_LARGEST_SUMS = 1 << 16
 
 
 def write_average(models: list[Path], out: Path, last: int | None = None) -> list[dict[str, Any]]:
@@ -27,6 +26,7 @@ def write_average(models: list[Path], out: Path, last: int | None = None) -> lis
     """
     if os.path.lexists(out):
         raise BundleError(f"--out {out} exists; remove it, or name another folder")
+    bundle.check_name(out)
     if len(models) == 1:
         folders = _last_checkpoints(models[0], last)
     elif last is not None:
@@ -89,11 +89,12 @@ def _source(folder: Path) -> dict[str, Any]:
     """
     weights = sha256(plain(folder / "model.safetensors"))
     try:
-        sums = read_plain(folder / "SHA256SUMS", _LARGEST_SUMS).decode("utf-8", "replace")
-    except FileNotFoundError:  # no checkpoint, or one of the first version
-        sums = ""
-    saved = [line[:64] for line in sums.splitlines() if line[64:] == "  model.safetensors"]
-    if saved and saved != [weights]:
+        saved = read_sums(folder / "SHA256SUMS").get("model.safetensors", weights)
+    except FileNotFoundError:  # no checkpoint
+        saved = weights
+    except ValueError:  # no text
+        saved = None
+    if saved != weights:
         raise BundleError(
             f"{folder} is damaged: its model.safetensors is not that of its SHA256SUMS; remove it"
         )

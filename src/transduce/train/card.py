@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import transduce
-from transduce.bundle import Bundle
+from transduce.bundle import Bundle, count_parameters
 from transduce.train.config import TEXT_FILES, TrainConfig
 from transduce.train.validate import Validation
 
@@ -24,7 +24,7 @@ def model_card(
 ) -> str:
     """Write the card in Markdown, from the data report and the model's last validation."""
     languages = f"{config.source_language or 'source'} to {config.target_language or 'target'}"
-    parameters = sum(p.numel() for p in bundle.model.parameters())
+    parameters = count_parameters(bundle.model)
     architecture = bundle.model.config.model_dump(mode="json")
     files = "\n".join(
         f"- {role}: `{file['name']}` sha256 {file['sha256']}"

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from transduce.bundle import measure
 from transduce.device import choose_device, set_threads
-from transduce.errors import DataError, RunError, TransduceError
+from transduce.errors import DataError, RunError, Stopped, TransduceError
 from transduce.progress import Stage, say
 from transduce.signals import stop_signals
 from transduce.text.corpus import (
@@ -38,7 +38,7 @@ from transduce.train.defaults import (
     choose,
     choose_vocab_size,
 )
-from transduce.train.prepare import NOTHING_TO_VALIDATE, check_regular, prepare
+from transduce.train.prepare import NOTHING_TO_VALIDATE, check_regular, open_data, prepare
 from transduce.train.start import finished, measure_steps
 
 _SAMPLE = 20_000
@@ -84,13 +84,15 @@ def check(config: TrainConfig, console: Console) -> Findings:
     if not findings.problems and not goes_on:
         set_threads(config.threads)
         say(console, "trying a sample" if len(sample.pairs) < sample.total else "trying the text")
-        # A signal too has to remove the folder.
-        with (
-            stop_signals(),
-            _noting(findings),
-            tempfile.TemporaryDirectory(prefix="transduce-check-") as folder,
-        ):
-            _try(config, sample, Path(folder), findings, device, console)
+        try:  # a signal too has to remove the folder
+            with (
+                stop_signals(),
+                _noting(findings),
+                tempfile.TemporaryDirectory(prefix="transduce-check-") as folder,
+            ):
+                _try(config, sample, Path(folder), findings, device, console)
+        except Stopped:  # no training began
+            raise KeyboardInterrupt from None
     return findings
 
 
@@ -102,7 +104,8 @@ def _noting(findings: Findings) -> Generator[None]:
     except TransduceError as error:
         findings.problems.append(str(error))
     except OSError as error:
-        findings.problems.append(f"{error.filename}: {error.strerror}")
+        where = error.filename or f"{tempfile.gettempdir()}, for temporary files"
+        findings.problems.append(f"{where}: {error.strerror}")
 
 
 class _File:
@@ -143,8 +146,11 @@ class _File:
             if text is None:
                 continue
             try:
-                columns = reference_columns if references else two_columns
-                yield Pair(*columns(self.path, number, text)[:2])
+                if references:
+                    source, *others = reference_columns(self.path, number, text)
+                    yield Pair(source, next(filter(str.strip, others), ""))
+                else:
+                    yield Pair(*two_columns(self.path, number, text))
             except DataError as error:
                 self.note(error)
 
@@ -241,6 +247,11 @@ def _look_at_out(config: TrainConfig, findings: Findings, *, unread: bool) -> bo
     if not unread:
         run.check(record, config, folder)
     done, steps = finished(folder), checkpoint.steps(folder)
+    if not done:
+        open_data(folder / "data")
+    if not done and steps:
+        with checkpoint.intact(folder, steps[-1]):
+            pass
     state = "is finished; train would say so" if done else "is under way; train would go on"
     findings.lines.append(
         f"--out {folder}: this training {state}, from step {max(steps, default=0):,}"

@@ -32,7 +32,7 @@ from transduce.bundle import (
 from transduce.bundle import save as save_bundle
 from transduce.config import Settings, validate
 from transduce.errors import RunError, TransduceError
-from transduce.files import link_whole, read_json, read_plain, remove, sha256, whole_folder
+from transduce.files import link_whole, read_json, read_sums, remove, sha256, whole_folder
 from transduce.model.transformer import Transformer
 
 _SUMS = "SHA256SUMS"
@@ -143,8 +143,7 @@ def intact(run: Path, step: int) -> Generator[None]:
     folder, others = path(run, step), [other for other in steps(run) if other != step]
     remedy = f"go on from step {others[-1]:,}" if others else "begin anew"
     try:
-        lines = read_plain(folder / _SUMS, 1 << 16).decode("utf-8").splitlines()
-        sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        sums = read_sums(folder / _SUMS)
         if lacking := _SUMMED - sums.keys():
             raise ValueError(f"its {_SUMS} lacks {', '.join(sorted(lacking))}")
         for name, digest in sums.items():

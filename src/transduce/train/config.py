@@ -32,7 +32,9 @@ else:
     )
 
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(gt=0, le=10**9)]
+Scale = Annotated[float, Field(gt=0, le=1e30)]
 TEXT_FILES = ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv")
 
 
@@ -43,32 +45,32 @@ class TrainSettings(Settings):
     sections 5.3 and 5.4 for Adam, the schedule and label smoothing, 6.1 for averaging and the beam.
     """
 
-    max_steps: int | None = Field(None, gt=0, le=10**9)
+    max_steps: Count | None = None
     batch_tokens: int | None = Field(None, gt=0, le=10**18)
-    accumulate: int = Field(1, gt=0, le=10**9)
-    learning_rate_scale: float | None = Field(None, gt=0, le=1e30)
-    warmup: int | None = Field(None, gt=0, le=10**9)
-    adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
-    adam_epsilon: float = Field(1e-9, gt=0, le=1)
-    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    accumulate: Count = 1
+    learning_rate_scale: Scale | None = None
+    warmup: Count | None = None
+    adam_betas: tuple[Share, Share] = (0.9, 0.98)
+    adam_epsilon: float = Field(1e-9, ge=1e-37, le=1)  # float32 has none much smaller
+    label_smoothing: Share = 0.1
     clip_norm: float = Field(0.0, ge=0, le=1e9)
     """Largest norm of the gradient; 0 does not clip, as in the paper."""
-    validate_every: int | None = Field(None, gt=0, le=10**9)
-    save_every: int | None = Field(None, gt=0, le=10**9)
-    log_every: int = Field(50, gt=0, le=10**9)
+    validate_every: Count | None = None
+    save_every: Count | None = None
+    log_every: Count = 50
     simcut: float = Field(0.0, ge=0, le=1e6)
     """Weight of the divergence between what is predicted from a pair and from the same pair with a
     share `cutoff` of its tokens cut out (SimCut: Gao et al. 2022, who take 3); a step takes twice
     the time. 0 looks once, as in the paper."""
-    cutoff: float = Field(0.05, ge=0, lt=1)
-    bpe_dropout: float = Field(0.0, ge=0, lt=1)
+    cutoff: Share = 0.05
+    bpe_dropout: Share = 0.0
     """Share of merges that is left out, at random, each time that a pair is learnt from (Provilkov
     et al. 2020, who take 0.1): words are cut in many ways, and batches grow by what that adds."""
-    ema_decay: float | None = Field(None, ge=0, lt=1)
+    ema_decay: Share | None = None
     """Validate and save a moving average of the weights, which keeps this share of itself a step
     (Polyak & Juditsky 1992); at step t at most (1 + t) / (10 + t), as in Marian, so that the first
     weights are soon forgotten. 0 averages nothing, as in the paper."""
-    average_last: int = Field(5, gt=0, le=10**9)
+    average_last: Count = 5
     """How many of the last validated checkpoints are kept and averaged at the end."""
     snapshots: bool = False
     """Keep the model of every checkpoint, in RUN/snapshots, to look at how it learnt."""
@@ -99,10 +101,10 @@ class TrainConfig(Settings):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     tensorboard: bool = False
     """Write the numbers of metrics.jsonl to RUN/tensorboard/ too."""
-    source_language: str = ""
-    target_language: str = ""
-    licence: str = ""
-    note: str = ""
+    source_language: str = Field("", max_length=1000)  # with a bound, it has to be Unicode too
+    target_language: str = Field("", max_length=1000)
+    licence: str = Field("", max_length=100_000)
+    note: str = Field("", max_length=100_000)
     """What people should know who see the model: shown by info, and beside what it computes."""
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()

@@ -5,12 +5,13 @@ import sys
 from typing import NamedTuple
 
 import torch
+from pydantic import Field
 
 from transduce.bundle import measure
 from transduce.device import machine_memory
 from transduce.errors import SettingsError
 from transduce.model.config import TransformerConfig, preset
-from transduce.train.config import TrainConfig, TrainSettings
+from transduce.train.config import Count, Scale, Share, TrainConfig, TrainSettings
 
 
 class _Size(NamedTuple):
@@ -39,13 +40,13 @@ _SIZES = (
 class Chosen(TrainSettings):
     """TrainSettings with nothing left open."""
 
-    max_steps: int
-    batch_tokens: int
-    learning_rate_scale: float
-    warmup: int
-    ema_decay: float = 0.0  # what runs had that were begun before there was one
-    validate_every: int
-    save_every: int
+    max_steps: Count
+    batch_tokens: int = Field(gt=0, le=10**18)
+    learning_rate_scale: Scale
+    warmup: Count
+    ema_decay: Share = 0.0  # what runs had that were begun before there was one
+    validate_every: Count
+    save_every: Count
 
 
 class Choices(NamedTuple):

@@ -158,7 +158,7 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
     checkpoint.prune(config.out, state, snapshots=config.train.snapshots)
     monitor = Monitor(console, config, step=state.step, chosen=chosen)
     stop.waits = True
-    remedy = demands(config, chosen, training.model.config)
+    remedy = memory_remedy(config, chosen, training.model.config)
     with monitor, kept_memory(), enough_memory(RunError, remedy):
         steps, skipped = _epoch(training), 0
         while state.step < chosen.max_steps and not _patience_is_over(training):
@@ -183,7 +183,7 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
         return _finish(training, stop, monitor)
 
 
-def demands(config: TrainConfig, chosen: Chosen, architecture: TransformerConfig) -> str:
+def memory_remedy(config: TrainConfig, chosen: Chosen, architecture: TransformerConfig) -> str:
     """What decides how much memory a training takes, and what to do where that is too much."""
     return (
         f"with train.batch_tokens={chosen.batch_tokens}, data.max_length={config.data.max_length}, "
@@ -242,18 +242,16 @@ def _pairs(training: Training, rows: np.ndarray, seed: int) -> list[tuple[list[i
     if not dropout:
         return pairs
     longest = training.model.config.max_length - 1
-    sides = [
-        tokenizer.recut(side, dropout, seed % 2**32)
-        for tokenizer, side in zip(
-            (data.source_tokenizer, data.target_tokenizer), zip(*pairs, strict=True), strict=True
-        )
-    ]
+    seed %= 2**32  # as many as SentencePiece knows
+    sources, targets = zip(*pairs, strict=True)
+    new = zip(
+        data.source_tokenizer.encode_with_dropout(sources, dropout, seed),
+        data.target_tokenizer.encode_with_dropout(targets, dropout, seed),
+        pairs,
+        strict=True,
+    )
     # Where the cuts are too many for the model, the usual ones do.
-    new = zip(*sides, strict=True)
-    return [
-        both if max(map(len, both)) <= longest else pair
-        for both, pair in zip(new, pairs, strict=True)
-    ]
+    return [(s, t) if max(len(s), len(t)) <= longest else usual for s, t, usual in new]
 
 
 def _patience_is_over(training: Training) -> bool:
@@ -284,6 +282,8 @@ def _validate(training: Training, monitor: Monitor) -> Validation:
 
 def _save(training: Training, score: Validation | None) -> None:
     config, state, kept = training.config, training.state, training.kept
+    if not all(bool(weight.isfinite().all()) for weight in training.model.parameters()):
+        raise RunError(f"step {state.step}: a weight is not finite; {REMEDY}")
     card = model_card(config, kept, training.data.report, made=f"step {state.step:,}", score=score)
     folder = checkpoint.save(config.out, state, kept, training.model, training.optimizer, card)
     if state.best_step == state.step:
@@ -293,7 +293,7 @@ def _save(training: Training, score: Validation | None) -> None:
 
 def _finish(training: Training, stop: Stop, monitor: Monitor) -> Result:
     """Let `best` name the better of the best checkpoint and the average of the last ones."""
-    config, data, _, kept, _, chosen, _, state = training
+    config, kept, state = training.config, training.kept, training.state
     if not state.best_step:  # no update was finite when one was due, or somebody removed the best
         state.best_step = max(checkpoint.steps(config.out), default=0)
     if not state.best_step:
@@ -301,18 +301,18 @@ def _finish(training: Training, stop: Stop, monitor: Monitor) -> Result:
     folder = checkpoint.path(config.out, state.best_step)
     checkpoint.load_model(config.out, kept, state.best_step)
     with monitor.validating():
-        score = validate(kept, data.valid, chosen, interval=True)
+        score = validate(kept, training.data.valid, training.chosen, interval=True)
     if stop.asked:
         raise Stopped("stopped; the same command compares the last models")
     if len(state.validated) > 1:
         made = f"mean of steps {', '.join(f'{step:,}' for step in state.validated)}"
         checkpoint.load_average(config.out, kept, state)
         with monitor.validating():
-            mean = validate(kept, data.valid, chosen, interval=True)
+            mean = validate(kept, training.data.valid, training.chosen, interval=True)
         monitor.say(f"{made}: BLEU {mean.bleu.value:.2f}")
         if mean.bleu.value > score.bleu.value:
             score = mean
-            card = model_card(config, kept, data.report, made=made, score=score)
+            card = model_card(config, kept, training.data.report, made=made, score=score)
             folder = checkpoint.save_average(config.out, kept, card)
     checkpoint.point_best(config.out, folder)
     monitor.finished(state.step, folder.name, score.bleu)

@@ -148,7 +148,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a metrics.jsonl; lines that are none are left out, with a warning."""
     try:
         for record in read_json_lines(path) if path.exists() else ():
-            if isinstance(record.get("step"), int):
+            if type(step := record.get("step")) is int and step <= 10**9:
                 yield record
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}; remove it, or name another --out") from None

@@ -3,7 +3,6 @@
 data/  tokenizer.model (or source.model, target.model)  train/ (the store)  valid.jsonl  report.json
 """
 
-import hashlib
 import json
 import math
 import os
@@ -23,7 +22,7 @@ from transduce import bundle
 from transduce.data import store
 from transduce.data.blocks import EQUAL, LEAKED, Rows, encoder, learner, read_rows, reader
 from transduce.errors import DataError, RunError, TransduceError
-from transduce.files import plain, read_json, whole_folder
+from transduce.files import plain, read_json, sha256, whole_folder
 from transduce.progress import Stage, say
 from transduce.text.corpus import (
     Pair,
@@ -35,7 +34,7 @@ from transduce.text.corpus import (
     read_pairs,
     read_references,
 )
-from transduce.text.tokenizer import Tokenizer
+from transduce.text.tokenizer import Tokenizer, normalize
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import choose_vocab_size
 from transduce.workers import spread
@@ -144,12 +143,11 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
     for name, path in config.text_files().items():
         check_regular(f"--{name.replace('_', '-')}", path)
         try:
-            with path.open("rb") as file:  # through a link too: it is the user's own
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            sum_ = sha256(path)  # through a link too: it is the user's own
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from None
         # A name need not be Unicode.
-        found[name] = {"name": os.fsencode(path.name).decode("utf-8", "replace"), "sha256": sha256}
+        found[name] = {"name": os.fsencode(path.name).decode("utf-8", "replace"), "sha256": sum_}
     return found
 
 
@@ -190,7 +188,9 @@ def _make(
     if not text.count:
         raise _nothing_left(report)
     if not examples:
-        examples = text.hold_out()
+        examples = text.hold_out(report)
+    report.validation, report.validation_empty, report.held_out = len(examples), empty, not known
+    report.references = max(len(example.references) for example in examples)
     tokenizers = _train_tokenizers(config, text, folder, console)
     with Stage(console, "encoding the text") as stage:
         blocks = text.encode(tokenizers, report, stage)
@@ -202,8 +202,6 @@ def _make(
     with (folder / "valid.jsonl").open("w", encoding="utf-8", newline="\n") as file:
         for example in examples:
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
-    report.validation, report.validation_empty, report.held_out = len(examples), empty, not known
-    report.references = max(len(example.references) for example in examples)
     tokens = lengths.sum(axis=0, dtype=np.int64).tolist()
     summary = asdict(report) | {
         "kept": report.kept,
@@ -272,15 +270,15 @@ class Text:
             if (mask := chosen[end - rows : end]).any():
                 yield start, sources, targets, mask.tobytes()
 
-    def hold_out(self) -> list[Example]:
-        """Set aside the pairs with the smallest digests, all copies of a pair together."""
-        digests = self._digests[self.kept]
-        if digests.min() == digests.max():
+    def hold_out(self, report: Report) -> list[Example]:
+        """Set aside the pairs with the smallest digests; further copies of one are dropped."""
+        digests = np.unique(self._digests[self.kept])
+        if len(digests) == 1:
             raise DataError(f"too few different pairs to learn from and validate, of {self.count}")
-        wanted = min(_HELD_OUT_AT_MOST, math.ceil(self.count * _HELD_OUT_SHARE))
-        held_out_to = min(np.partition(digests, wanted - 1)[wanted - 1], digests.max() - 1)
-        held_out = self.kept & (self._digests <= held_out_to)
+        wanted = min(_HELD_OUT_AT_MOST, math.ceil(len(digests) * _HELD_OUT_SHARE))
+        held_out = self.kept & (self._digests <= digests[wanted - 1])
         self.kept &= ~held_out
+        report.dropped["leaked"] += int(np.count_nonzero(held_out)) - wanted
         with self.spool.open("rb") as file:
             blocks = [read_rows(file, rows) for rows in self.rows(held_out)]
         pairs = chain.from_iterable(zip(*sides, strict=True) for sides in blocks)
@@ -332,8 +330,9 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
         return [], 0
     examples, empty = [], 0
     for source, *references in rows:
-        if source.strip() and any(text.strip() for text in references):
-            examples.append(Example(source, tuple(references)))
+        filled = tuple(normalize(text) for text in references if text.strip())
+        if source.strip() and filled:
+            examples.append(Example(normalize(source), filled))
         else:
             empty += 1
     if not examples:

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from pydantic import Field
 
+from transduce.bundle import check_name
 from transduce.config import Settings, differences, leaves, validate
 from transduce.errors import RunError, SettingsError
 from transduce.files import lock, not_own, read_json, read_plain, write_whole
@@ -64,13 +65,10 @@ def check_usable(folder: Path) -> None:
     """Check that a folder is a run, or can become one.
 
     Raises:
-        RunError: it is something else.
+        RunError, BundleError: it is something else; its name is not UTF-8.
         OSError: it cannot be looked into.
     """
-    try:
-        str(folder).encode("utf-8")
-    except UnicodeEncodeError:
-        raise RunError(f"--out {folder}: safetensors writes only where names are UTF-8") from None
+    check_name(folder)
     if os.path.lexists(folder) and not folder.is_dir():  # links that lead nowhere too
         raise RunError(f"--out {folder} is not a folder; name one")
     if folder.exists() and any(folder.iterdir()) and not _is_ours(folder / "lock"):

@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from transduce import tensorboard
-from transduce.bundle import ABOUT, Bundle
+from transduce.bundle import ABOUT, Bundle, count_parameters
 from transduce.data.batching import collate, plan
 from transduce.device import (
     bf16_pays,
@@ -35,7 +35,7 @@ from transduce.text.corpus import many
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen, at_once, check_memory, check_settings, choose
-from transduce.train.loop import Result, Training, adam, demands, go_on, train_step
+from transduce.train.loop import Result, Training, adam, go_on, memory_remedy, train_step
 from transduce.train.monitor import last_record
 from transduce.train.prepare import Data, fingerprints, open_data, prepare
 
@@ -154,7 +154,7 @@ def measure_steps(
         named = {"working": working(bf16), "learning_rate": 1e-6, "seed": 0}
         train_step(model, optimizer, [batch], chosen, **named)
 
-    with kept_memory(), enough_memory(RunError, demands(config, chosen, architecture)):
+    with kept_memory(), enough_memory(RunError, memory_remedy(config, chosen, architecture)):
         model = Transformer(architecture).to(device).train()
         optimizer = adam(model, chosen)
         batch = collate([data.train[row] for row in _fullest(config, data, chosen)])
@@ -163,7 +163,7 @@ def measure_steps(
         began = time.perf_counter()
         step(bf16)
     minutes = (time.perf_counter() - began) * chosen.accumulate * chosen.max_steps / 60
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = count_parameters(model)
     precision = "bf16" if bf16 else "fp32"
     threads = torch.get_num_threads()
     validations = chosen.max_steps // chosen.validate_every
@@ -184,10 +184,12 @@ def _fullest(config: TrainConfig, data: Data, chosen: Chosen) -> np.ndarray:
 def finished(folder: Path) -> Result | None:
     """Return the result of a run that has come to its end."""
     last = last_record(folder / "metrics.jsonl")
-    kinds = {"value": float, "signature": str, "interval": float}
-    if not last.get("finished") or any(type(last.get(k)) is not kind for k, kind in kinds.items()):
+    kinds = {name: str if name == "signature" else float for name in Score._fields}
+    known = all(type(last.get(name)) is kind for name, kind in kinds.items())
+    # A copy may have lost the link.
+    if not (known and last.get("finished") and (folder / "best" / "model.safetensors").exists()):
         return None
-    return Result(folder / "best", Score(last["value"], last["signature"], last["interval"]))
+    return Result(folder / "best", Score(**{name: last[name] for name in kinds}))
 
 
 @contextmanager

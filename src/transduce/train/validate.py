@@ -14,7 +14,7 @@ from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
 
 REMEDY = (
-    "the last checkpoint is sound. Lower train.learning_rate_scale, or set train.clip_norm, "
+    "what was saved is sound. Lower train.learning_rate_scale, or set train.clip_norm, "
     "in another folder"
 )
 """What a user can do about numbers that are not finite."""
