@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from transduce.ids import PAD
 from transduce.model import fused_loss
-from transduce.model.fused_loss import Other, projected_loss
+from transduce.model.fused_loss import SecondPass, projected_loss
 from transduce.model.loss import Loss, smoothed_loss
 
 B, T, D, V = 3, 17, 8, 29
@@ -231,7 +231,7 @@ def test_the_divergence_from_another_look_is_pytorchs(
     monkeypatch.setattr(fused_loss, "_CHUNK", chunk)
     states, output, labels = example(dtype)
     other = (states + 0.5 * torch.randn(B, T, D)).detach().to(dtype).requires_grad_()
-    loss = projected_loss(states, output, labels, 0.1, Other(other, 3.0))
+    loss = projected_loss(states, output, labels, 0.1, SecondPass(other, 3.0))
     found = torch.autograd.grad(loss.smoothed, [states, output, other])
 
     theirs, _ = exact(states, output, labels, 0.1)
@@ -262,11 +262,11 @@ def test_in_bfloat16_the_divergence_is_near_the_exact_one():
     short = states.detach().bfloat16().requires_grad_()
     other = (states + 0.5 * torch.randn(B, T, D)).detach().bfloat16().requires_grad_()
     found = torch.autograd.grad(
-        projected_loss(short, output, labels, 0.1, Other(other, 3.0)).smoothed,
+        projected_loss(short, output, labels, 0.1, SecondPass(other, 3.0)).smoothed,
         [short, output, other],
     )
     leaves = [leaf.detach().double().requires_grad_() for leaf in (short, output, other)]
-    exactly = projected_loss(leaves[0], leaves[1], labels, 0.1, Other(leaves[2], 3.0)).smoothed
+    exactly = projected_loss(leaves[0], leaves[1], labels, 0.1, SecondPass(leaves[2], 3.0)).smoothed
     for one, right in zip(found, torch.autograd.grad(exactly, leaves), strict=True):
         assert far(one, right) < 0.02
 
@@ -274,7 +274,7 @@ def test_in_bfloat16_the_divergence_is_near_the_exact_one():
 def test_two_looks_that_agree_are_not_apart():
     states, output, labels = example()
     alone = projected_loss(states, output, labels, 0.1)
-    twice = projected_loss(states, output, labels, 0.1, Other(states, 5.0))
+    twice = projected_loss(states, output, labels, 0.1, SecondPass(states, 5.0))
     torch.testing.assert_close(twice.smoothed, alone.smoothed)
     for one, both in zip(
         torch.autograd.grad(alone.smoothed, [states, output]),

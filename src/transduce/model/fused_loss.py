@@ -22,8 +22,8 @@ _BLOCK = 2**18
 """Logits that are worked on at a time on a CPU: what is made on the way stays in its cache."""
 
 
-class Other(NamedTuple):
-    """What is predicted from a second look at a batch, and how much it weighs to differ there."""
+class SecondPass(NamedTuple):
+    """What a second pass over a batch gives, and how much it weighs to differ there."""
 
     states: Float[Tensor, "b t d"]
     weight: float
@@ -34,16 +34,16 @@ def projected_loss(
     output: Float[Tensor, "V d"],
     labels: Int[Tensor, "b t"],
     smoothing: float,
-    other: Other | None = None,
+    second: SecondPass | None = None,
 ) -> Loss:
     """`smoothed_loss` of the logits states @ outputᵀ, of which only a chunk exists at a time.
 
-    The products are in the precision of `states`, `output`'s gradient in that of `output`. With an
-    other look, the weighted divergence KL(p || q) of its predictions q from these ones, p, is added
-    to the smoothed loss, a sum over real tokens too; both looks learn from it.
+    The products are in the precision of `states`, `output`'s gradient in that of `output`. With a
+    second pass, the weighted divergence KL(p || q) of its predictions q from these ones, p, is
+    added to the smoothed loss, a sum over real tokens too; gradients flow through both.
     """
-    look, weight = (states.detach()[:0], 0.0) if other is None else other
-    flat = states.flatten(0, 1), look.flatten(0, 1), output, labels.flatten()
+    second_states, weight = (states.detach()[:0], 0.0) if second is None else second
+    flat = states.flatten(0, 1), second_states.flatten(0, 1), output, labels.flatten()
     return Loss(*_ProjectedLoss.apply(*flat, smoothing, weight))
 
 
@@ -54,7 +54,7 @@ class _ProjectedLoss(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401 - PyTorch's signature
         states: Float[Tensor, "n d"],
-        other: Float[Tensor, "m d"],  # n, or none
+        second: Float[Tensor, "m d"],  # n, or none
         output: Float[Tensor, "V d"],
         labels: Int[Tensor, " n"],
         smoothing: float,
@@ -64,27 +64,27 @@ class _ProjectedLoss(torch.autograd.Function):
         exact = torch.promote_types(states.dtype, torch.float32)
         real = (labels != PAD).to(exact)
         column = real[:, None].to(states.dtype)
-        masked, masked_other = states * column, other * column[: len(other)]
-        of_states, of_other = torch.empty_like(states), torch.empty_like(other)
+        masked, masked_second = states * column, second * column[: len(second)]
+        of_states, of_second = torch.empty_like(states), torch.empty_like(second)
         of_output = torch.zeros_like(output)
-        norms, chosen, apart = torch.zeros(3, len(states), dtype=exact, device=states.device)
+        norms, chosen, divergence = torch.zeros(3, len(states), dtype=exact, device=states.device)
         rows = max(1, _CHUNK // len(output))
         block = max(1, _BLOCK // len(output)) if states.device.type == "cpu" else rows
         for start in range(0, len(states), rows):
             part = slice(start, start + rows)
-            logits, theirs = product(states[part], weights), product(other[part], weights)
+            logits, second_logits = product(states[part], weights), product(second[part], weights)
             for first in range(0, len(logits), block):
                 here = slice(first, first + block)
                 there = slice(start + first, min(start + rows, start + first + block))
-                norms[there], chosen[there], apart[there] = _to_gradients(
-                    logits[here], theirs[here], labels[there, None], smoothing, weight
+                norms[there], chosen[there], divergence[there] = _to_gradients(
+                    logits[here], second_logits[here], labels[there, None], smoothing, weight
                 )
             of_states[part] = product(logits, weights.T)
             of_output += gradient_of_weight(logits, masked[part])
-            if len(other):
-                of_other[part] = product(theirs, weights.T)
-                of_output += gradient_of_weight(theirs, masked_other[part])
-            del logits, theirs  # before those of the next chunk are made
+            if len(second):
+                of_second[part] = product(second_logits, weights.T)
+                of_output += gradient_of_weight(second_logits, masked_second[part])
+            del logits, second_logits  # before those of the next chunk are made
         # What is the same for all classes needs no pass over them: the mean logit is states @ mean.
         mean = weights.mean(0, dtype=exact)
         plain = (norms - chosen) @ real
@@ -92,10 +92,10 @@ class _ProjectedLoss(torch.autograd.Function):
         of_states -= smoothing * mean.to(states.dtype)
         of_output -= smoothing / len(output) * masked.sum(0, dtype=output.dtype)
         of_states *= column
-        of_other *= column[: len(other)]
-        ctx.save_for_backward(of_states, of_other, of_output)
+        of_second *= column[: len(second)]
+        ctx.save_for_backward(of_states, of_second, of_output)
         ctx.mark_non_differentiable(plain)
-        return (1 - smoothing) * plain + smoothing * spread + weight * (apart @ real), plain
+        return (1 - smoothing) * plain + smoothing * spread + weight * (divergence @ real), plain
 
     @staticmethod
     @once_differentiable
@@ -109,27 +109,27 @@ class _ProjectedLoss(torch.autograd.Function):
 
 def _to_gradients(
     logits: Float[Tensor, "r V"],
-    theirs: Float[Tensor, "m V"],
+    second_logits: Float[Tensor, "m V"],
     labels: Int[Tensor, "r 1"],
     smoothing: float,
     weight: float,
 ) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"], Float[Tensor, " r"]]:
-    """Replace the logits of both looks by the loss's gradients, but for what all classes share.
+    """Replace the logits of both passes by the loss's gradients, but for what all classes share.
 
     Returns:
         What the loss is made of, for each row: the logarithm of the exponentials' sum, the label's
-        logit, and the divergence (0 where there is no other look).
+        logit, and the divergence (0 where there is no second pass).
     """
     probs, norms = _softmax(logits, torch.promote_types(logits.dtype, torch.float32))
     chosen = logits.gather(-1, labels).squeeze(-1).to(probs.dtype)
-    apart = torch.zeros_like(norms)
-    if len(theirs):
-        apart, pull, push = _divergence(logits, probs, norms, theirs)
-        theirs.copy_(push.mul_(weight))
-        probs.add_(pull, alpha=weight)
+    divergence = torch.zeros_like(norms)
+    if len(second_logits):
+        divergence, gradient_p, gradient_q = _divergence(logits, probs, norms, second_logits)
+        second_logits.copy_(gradient_q.mul_(weight))
+        probs.add_(gradient_p, alpha=weight)
     probs.scatter_add_(-1, labels, probs.new_full(labels.shape, smoothing - 1))
     logits.copy_(probs)
-    return norms, chosen, apart
+    return norms, chosen, divergence
 
 
 def _softmax(
@@ -145,13 +145,13 @@ def _divergence(
     logits: Float[Tensor, "n V"],
     probs: Float[Tensor, "n V"],
     norms: Float[Tensor, " n"],
-    theirs: Float[Tensor, "n V"],
+    second_logits: Float[Tensor, "n V"],
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"], Float[Tensor, "n V"]]:
     """Return KL(p || q) of each row, and its gradients by the logits of p and of q.
 
     They are p (log p/q - KL) and q - p.
     """
-    other, their_norms = _softmax(theirs, probs.dtype)
-    ratio = (logits.to(probs.dtype) - theirs).sub_((norms - their_norms)[:, None])
-    apart = (probs * ratio).sum(-1)
-    return apart, ratio.sub_(apart[:, None]).mul_(probs), other.sub_(probs)
+    q, q_norms = _softmax(second_logits, probs.dtype)
+    ratio = (logits.to(probs.dtype) - second_logits).sub_((norms - q_norms)[:, None])
+    divergence = (probs * ratio).sum(-1)
+    return divergence, ratio.sub_(divergence[:, None]).mul_(probs), q.sub_(probs)

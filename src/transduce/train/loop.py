@@ -19,7 +19,7 @@ from transduce.device import enough_memory, kept_memory
 from transduce.errors import RunError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
-from transduce.model.fused_loss import Other, projected_loss
+from transduce.model.fused_loss import SecondPass, projected_loss
 from transduce.model.loss import Loss
 from transduce.model.transformer import Transformer
 from transduce.model.working import collect_gradients, refresh
@@ -93,7 +93,7 @@ def batch_loss(model: Transformer, batch: Batch, chosen: Chosen) -> Loss:
     source, decoder_input = (torch.cat([ids, ids]) for ids in batch[:2])
     with second_half_cut(model, chosen.cutoff):
         states, cut = model.decode(decoder_input, *model.encode(source)).chunk(2)
-    return projected_loss(states, output, batch.labels, smoothing, Other(cut, chosen.simcut))
+    return projected_loss(states, output, batch.labels, smoothing, SecondPass(cut, chosen.simcut))
 
 
 @contextmanager
