@@ -96,10 +96,10 @@ def test_each_choice_is_told_with_a_reason():
 def test_the_vocabulary_has_room_for_the_characters():
     config = load(TrainConfig, None, ["tsv=text"])
     assert choose_vocab_size(config, pairs=29_000, characters=90) == 7_000
-    assert choose_vocab_size(config, pairs=300, characters=90) == 1_000
-    assert choose_vocab_size(config, pairs=300, characters=2_500) > 2_760
+    assert choose_vocab_size(config, pairs=300, characters=90) == 4_000
+    assert choose_vocab_size(config, pairs=300, characters=4_500) > 4_760
     said = load(TrainConfig, None, ["tsv=text", "tokenizer.vocab_size=555"])
-    assert choose_vocab_size(said, pairs=300, characters=2_500) == 555
+    assert choose_vocab_size(said, pairs=300, characters=4_500) == 555
 
 
 def test_two_tokenizers_are_not_tied():

@@ -200,12 +200,6 @@ def test_a_prefix_longer_than_its_output_is_refused(trained: Path):
         translator.translate(["a b", "c d"], prefix=["a", "a b c d e f g h"], max_length=4)
 
 
-def test_nothing_is_not_scored(home: Path):
-    (home / "empty").touch()
-    files = ("--source", home / "empty", "--target", home / "empty")
-    assert "there is nothing to score" in refused("score", home / "run", *files)
-
-
 def test_what_is_left_to_learn_is_told_beside_what_is_held_out(trained: Path, tmp_path: Path):
     out = ("--out", str(tmp_path / "run"), "--set", "data.max_length=1")
     found = transduce("train", *words(trained, *out))

@@ -161,8 +161,6 @@ def score(
     """Say how likely a model finds given translations: a line each, in their order."""
     sources, targets = list(read_lines(source)), list(read_lines(target))
     _check_numbers(str(source), len(sources), str(target), len(targets))
-    if not sources:
-        raise DataError(f"{source} has no line: there is nothing to score")
     loaded = bundle.load(model, device=prepare_machine(device, threads))
     batch_tokens = batch_tokens or SCORED_TOKENS
     log_prob, tokens = 0.0, 0

@@ -58,14 +58,14 @@ class Choices(NamedTuple):
 
 
 def choose_vocab_size(config: TrainConfig, *, pairs: int, characters: int) -> int:
-    """Number of subwords: a quarter of the pairs, so that each is seen often enough.
+    """Number of subwords: a quarter of the pairs, 4,000 at least and 8,000 at most.
 
     There is room for every character of the text (byte pieces and reserved ids are 260).
     """
     if config.tokenizer.vocab_size is not None:
         return config.tokenizer.vocab_size
     ceiling = 8_000 if pairs <= 1_000_000 else 32_000
-    by_pairs = min(ceiling, max(1_000, pairs // 4 // 500 * 500))
+    by_pairs = min(ceiling, max(4_000, pairs // 4 // 500 * 500))
     return max(by_pairs, 260 + characters + 500)
 
 
