@@ -21,16 +21,21 @@ from transduce.train.start import finished
 
 TRIALS = {
     "default": [],
-    "vocabulary 4,000": ["tokenizer.vocab_size=4000"],
+    "half the subwords": ["tokenizer.vocab_size={half}"],
+    "twice the subwords": ["tokenizer.vocab_size={twice}"],
     "dropout 0.1 less": ["model.dropout={less:.1f}"],
     "dropout 0.1 more": ["model.dropout={more:.1f}"],
-    "the other average": ["train.ema_decay={average}"],
+    "the other norm and average": ["model.norm={norm}", "train.ema_decay={average}"],
     "BPE-dropout 0.1": ["train.bpe_dropout=0.1"],
     "small": ["model.preset=small", "model.dropout=0.3", "model.norm=pre", "train.ema_decay=0.999"],
     "base": ["model.preset=base"],
 }
-CORPORA = {"multi30k-5k": (0.3, 0.999), "multi30k-29k": (0.2, 0), "tatoeba-55k": (0.2, 0)}
-"""With the dropout that is chosen for each, and the moving average that is not."""
+CORPORA = {
+    "multi30k-5k": (4_000, 0.3, "pre", 0.999),
+    "multi30k-29k": (7_000, 0.2, "post", 0),
+    "tatoeba-55k": (8_000, 0.2, "post", 0),
+}
+"""With the subwords and the dropout that are chosen for each, and norm and average that are not."""
 
 
 def main() -> None:
@@ -45,9 +50,10 @@ def main() -> None:
     given = parser.parse_args()
     for corpus in given.corpus or CORPORA:
         text = files(corpus, given.data_root, given.out)
+        subwords, dropout, norm, average = CORPORA[corpus]
+        values = {"half": subwords // 2, "twice": subwords * 2, "norm": norm, "average": average}
+        values |= {"less": dropout - 0.1, "more": dropout + 0.1}
         for trial in () if given.only_table else given.trial or TRIALS:
-            dropout, average = CORPORA[corpus]
-            values = {"less": dropout - 0.1, "more": dropout + 0.1, "average": average}
             changes = [change.format(**values) for change in TRIALS[trial]]
             one(changes, {**text, "out": given.out / corpus / trial, "threads": given.threads})
         table(given.out / corpus)
