@@ -167,7 +167,8 @@ def _open(beside: Path, path: Path) -> IO[bytes]:
     if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
         raise DataError(f"{beside} is a link, or no file; remove it")
     own = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    mode = path.stat().st_mode & 0o666 if path.is_file() else 0o666  # what is private stays so
+    # What is private stays so; the owner has to be able to go on.
+    mode = path.stat().st_mode & 0o666 | 0o200 if path.is_file() else 0o666
     return open(beside, "ab", opener=lambda name, flags: os.open(name, flags | own, mode))
 
 
