@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from transduce.ids import PAD
 from transduce.model import fused_loss
-from transduce.model.fused_loss import SecondPass, projected_loss
+from transduce.model.fused_loss import projected_loss
 from transduce.model.loss import Loss, smoothed_loss
 
 B, T, D, V = 3, 17, 8, 29
@@ -218,67 +218,3 @@ def test_a_gradient_of_the_gradient_is_refused():
     (gradient,) = torch.autograd.grad(loss.square(), states, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-@pytest.mark.parametrize("chunk", [LESS_THAN_A_ROW, FIVE_ROWS, ALL])
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 5e-6)], ids=str
-)
-def test_the_divergence_from_another_look_is_pytorchs(
-    dtype: torch.dtype, tolerance: float, chunk: int, monkeypatch: pytest.MonkeyPatch
-):
-    # Gao et al. 2022, equation (5): cross-entropy + alpha KL(p || q), with both gradients.
-    monkeypatch.setattr(fused_loss, "_CHUNK", chunk)
-    states, output, labels = example(dtype)
-    other = (states + 0.5 * torch.randn(B, T, D)).detach().to(dtype).requires_grad_()
-    loss = projected_loss(states, output, labels, 0.1, SecondPass(other, 3.0))
-    found = torch.autograd.grad(loss.smoothed, [states, output, other])
-
-    theirs, _ = exact(states, output, labels, 0.1)
-    leaves = [leaf.detach().double().requires_grad_() for leaf in (states, output, other)]
-    first, second = ((look @ leaves[1].T).log_softmax(-1) for look in (leaves[0], leaves[2]))
-    apart = functional.kl_div(second, first, log_target=True, reduction="none").sum(-1)
-    divergence = 3 * (apart * (labels != PAD)).sum()
-    smoothed = functional.cross_entropy(
-        (leaves[0] @ leaves[1].T).flatten(0, 1),
-        labels.flatten(),
-        ignore_index=PAD,
-        label_smoothing=0.1,
-        reduction="sum",
-    )
-    assert divergence > 0.1 * theirs
-    assert far(loss.smoothed, theirs + divergence) < tolerance
-    assert far(
-        loss.plain, smoothed_loss(states.double() @ output.double().T, labels, 0.0).plain
-    ) < (tolerance)
-    expected = torch.autograd.grad(smoothed + divergence, leaves)
-    for one, right in zip(found, expected, strict=True):
-        assert far(one, right) < tolerance
-    assert (found[2][labels == PAD] == 0).all()
-
-
-def test_in_bfloat16_the_divergence_is_near_the_exact_one():
-    states, output, labels = example(torch.float32)
-    short = states.detach().bfloat16().requires_grad_()
-    other = (states + 0.5 * torch.randn(B, T, D)).detach().bfloat16().requires_grad_()
-    found = torch.autograd.grad(
-        projected_loss(short, output, labels, 0.1, SecondPass(other, 3.0)).smoothed,
-        [short, output, other],
-    )
-    leaves = [leaf.detach().double().requires_grad_() for leaf in (short, output, other)]
-    exactly = projected_loss(leaves[0], leaves[1], labels, 0.1, SecondPass(leaves[2], 3.0)).smoothed
-    for one, right in zip(found, torch.autograd.grad(exactly, leaves), strict=True):
-        assert far(one, right) < 0.02
-
-
-def test_two_looks_that_agree_are_not_apart():
-    states, output, labels = example()
-    alone = projected_loss(states, output, labels, 0.1)
-    twice = projected_loss(states, output, labels, 0.1, SecondPass(states, 5.0))
-    torch.testing.assert_close(twice.smoothed, alone.smoothed)
-    for one, both in zip(
-        torch.autograd.grad(alone.smoothed, [states, output]),
-        torch.autograd.grad(twice.smoothed, [states, output]),
-        strict=True,
-    ):
-        torch.testing.assert_close(both, one)

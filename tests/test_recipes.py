@@ -102,7 +102,7 @@ def test_the_recipes_of_the_paper_are_the_papers():
         assert (train.warmup, train.learning_rate_scale) == (4000, 1.0)
         assert (train.adam_betas, train.adam_epsilon) == ((0.9, 0.98), 1e-9)
         assert (train.label_smoothing, train.clip_norm) == (0.1, 0)
-        assert (train.simcut, train.bpe_dropout, train.ema_decay) == (0, 0, None)
+        assert (train.bpe_dropout, train.ema_decay) == (0, None)
     assert french.model.dropout == 0.1
     assert (base.model.preset, big.model.preset, big.model.dropout) == ("base", "big", None)
 

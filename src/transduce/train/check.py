@@ -32,7 +32,6 @@ from transduce.text.tokenizer import normalize
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import (
-    at_once,
     check_memory,
     check_settings,
     choose,
@@ -293,7 +292,7 @@ def _try(
     sizes = data.sizes if whole else (size, size)
     architecture, chosen, reasons = choose(config, pairs=pairs, tokens=tokens, vocab_sizes=sizes)
     findings.lines.extend(reasons)
-    check_memory(architecture, at_once(chosen, tokens), device)
+    check_memory(architecture, min(chosen.batch_tokens, tokens), device)
     parameters = sum(map(math.prod, measure(architecture)[0].values()))
     say(console, f"timing some steps of a model of {parameters:,} parameters")
     _, lines = measure_steps(config, data, architecture, chosen, device)

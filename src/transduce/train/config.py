@@ -58,11 +58,6 @@ class TrainSettings(Settings):
     validate_every: Count | None = None
     save_every: Count | None = None
     log_every: Count = 50
-    simcut: float = Field(0.0, ge=0, le=1e6)
-    """Weight of the divergence between what is predicted from a pair and from the same pair with a
-    share `cutoff` of its tokens cut out (SimCut: Gao et al. 2022, who take 3); a step takes twice
-    the time. 0 looks once, as in the paper."""
-    cutoff: Share = 0.05
     bpe_dropout: Share = 0.0
     """Share of merges that is left out, at random, each time that a pair is learnt from (Provilkov
     et al. 2020, who take 0.1): words are cut in many ways, and batches grow by what that adds."""

@@ -168,11 +168,6 @@ def check_memory(architecture: TransformerConfig, tokens: int, device: torch.dev
         )
 
 
-def at_once(chosen: Chosen, tokens: int) -> int:
-    """Tokens a side that a model computes at once, of a corpus of so many: SimCut looks twice."""
-    return min(chosen.batch_tokens, tokens) * (2 if chosen.simcut else 1)
-
-
 def check_settings(config: TrainConfig, device: torch.device) -> None:
     """Check, before the text is read, that settings go together and with this machine's memory.
 

@@ -1,15 +1,13 @@
 """Training: `train_step` on one screen, and the loop around it in the order things happen."""
 
 import logging
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
-from torch import Tensor, nn
 from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -19,8 +17,7 @@ from transduce.device import enough_memory, kept_memory
 from transduce.errors import RunError, Stopped
 from transduce.evaluate import Score
 from transduce.model.config import TransformerConfig
-from transduce.model.fused_loss import SecondPass, projected_loss
-from transduce.model.loss import Loss
+from transduce.model.fused_loss import projected_loss
 from transduce.model.transformer import Transformer
 from transduce.model.working import collect_gradients, refresh
 from transduce.signals import Stop
@@ -69,7 +66,9 @@ def train_step(
     total = torch.zeros((), device=device)
     refresh(working, model)
     for batch in batches:
-        loss = batch_loss(working, batch.to(device), chosen)
+        source, decoder_input, labels, _ = batch.to(device)
+        states = working.decode(decoder_input, *working.encode(source))
+        loss = projected_loss(states, working.output.weight, labels, chosen.label_smoothing)
         (loss.smoothed / tokens).backward()
         collect_gradients(working, model)
         total += loss.plain
@@ -82,39 +81,6 @@ def train_step(
         optimizer.step()
     optimizer.zero_grad()
     return Step(float(total), tokens, finite)
-
-
-def batch_loss(model: Transformer, batch: Batch, chosen: Chosen) -> Loss:
-    """The loss of a batch; by SimCut, with what a second look at the same pairs adds to it."""
-    output, smoothing = model.output.weight, chosen.label_smoothing
-    if not chosen.simcut:
-        states = model.decode(batch.decoder_input, *model.encode(batch.source))
-        return projected_loss(states, output, batch.labels, smoothing)
-    source, decoder_input = (torch.cat([ids, ids]) for ids in batch[:2])
-    with second_half_cut(model, chosen.cutoff):
-        states, cut = model.decode(decoder_input, *model.encode(source)).chunk(2)
-    return projected_loss(states, output, batch.labels, smoothing, SecondPass(cut, chosen.simcut))
-
-
-@contextmanager
-def second_half_cut(model: Transformer, share: float) -> Generator[None]:
-    """In the second half of each batch, take zeros for the embeddings of a share of its tokens.
-
-    Source: Token Cutoff, Shen et al. 2020; positions stay.
-    """
-
-    def cut(_module: nn.Module, _ids: tuple[Tensor, ...], rows: Tensor) -> Tensor:
-        kept = torch.rand(*rows.shape[:2], 1, device=rows.device) >= share
-        kept[: len(rows) // 2] = True
-        return rows * kept
-
-    tables = {model.source_embedding.table, model.target_embedding.table}
-    hooks = [table.register_forward_hook(cut) for table in tables]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def adam(model: Transformer, chosen: Chosen) -> Adam:

@@ -34,7 +34,7 @@ from transduce.signals import stop_signals
 from transduce.text.corpus import many
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
-from transduce.train.defaults import Chosen, at_once, check_memory, check_settings, choose
+from transduce.train.defaults import Chosen, check_memory, check_settings, choose
 from transduce.train.loop import Result, Training, adam, go_on, memory_remedy, train_step
 from transduce.train.monitor import last_record
 from transduce.train.prepare import Data, fingerprints, open_data, prepare
@@ -95,7 +95,7 @@ def _decide(
     architecture, chosen, reasons = choose(
         config, pairs=len(data.train), tokens=tokens, vocab_sizes=data.sizes
     )
-    check_memory(architecture, at_once(chosen, tokens), device)
+    check_memory(architecture, min(chosen.batch_tokens, tokens), device)
     for line in (*data.report["lines"], *reasons):
         say(console, f"  {line}")
     bf16, lines = measure_steps(config, data, architecture, chosen, device)
