@@ -76,11 +76,11 @@ def test_each_micro_batch_is_cut_by_its_own_seed(tmp_path: Path, monkeypatch: py
     assert len(set(seeds)) == len(both)
 
 
-REGULARISED = {"bpe_dropout": 0.2, "accumulate": 2, "save_every": 7}
+CUT_ANEW = {"bpe_dropout": 0.2, "accumulate": 2, "save_every": 7}
 
 
 def settings(folder: Path, out: str, **changes: object) -> TrainConfig:
-    tree = SMALL | {"train": SMALL["train"] | REGULARISED | changes}
+    tree = SMALL | {"train": SMALL["train"] | CUT_ANEW | changes}
     text = {"source": str(folder / "text.src"), "target": str(folder / "text.tgt")}
     return validate(TrainConfig, tree | text | {"out": str(folder / out)})
 

@@ -31,12 +31,7 @@ from transduce.text.corpus import (
 from transduce.text.tokenizer import normalize
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
-from transduce.train.defaults import (
-    check_memory,
-    check_settings,
-    choose,
-    choose_vocab_size,
-)
+from transduce.train.defaults import check_memory, check_settings, choose, choose_vocab_size
 from transduce.train.prepare import NOTHING_TO_VALIDATE, check_regular, open_data, prepare
 from transduce.train.start import finished, measure_steps
 
