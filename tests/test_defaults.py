@@ -1,5 +1,8 @@
 """What is not said is chosen from the corpus, sensibly, and told; what is said stays."""
 
+import json
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -33,6 +36,20 @@ def test_no_corpus_and_no_length_makes_the_rate_too_high(pairs: int, steps: int 
     assert 0.0005 < highest_rate(for_text) <= (0.0086 if pre else 0.0036)
     for named in ("model.norm=post", "model.preset=tiny", "model.preset=base"):
         assert 0.0005 < highest_rate(chosen(*said, named, pairs=pairs)) <= 0.0036
+
+
+@pytest.mark.parametrize(("norm", "highest"), [("pre", 0.0085 / 3), ("post", 0.0035 / 3)])
+def test_a_model_that_is_fine_tuned_soon_has_a_third_of_the_rate(
+    tmp_path: Path, norm: str, highest: float
+):
+    start = {"format": 1, "architecture": {"d_model": 128, "heads": 4, "norm": norm}}
+    (tmp_path / "config.json").write_text(json.dumps(start))
+    (tmp_path / "model.safetensors").touch()
+    tuned = chosen(f"start_from={tmp_path}")
+    assert tuned.chosen.warmup == 100
+    assert highest_rate(tuned) == pytest.approx(highest, rel=0.01)
+    assert (tuned.architecture.norm, tuned.architecture.d_ff) == (norm, 2048)
+    assert highest_rate(chosen(f"start_from={tmp_path}", "train.learning_rate_scale=1")) > highest
 
 
 def test_who_names_a_model_gets_it_as_the_paper_has_it():

@@ -39,6 +39,13 @@ TINY = [
     *("--set", "train.average_last=4"),
 ]
 """What train and check are given besides: a model of a second, with four checkpoints."""
+TUNED = [
+    part
+    for pair in zip(TINY[::2], TINY[1::2], strict=True)
+    for part in pair
+    if not pair[1].startswith(("model.", "tokenizer."))
+]
+"""The same where the model is there already."""
 
 RENAMED = {"step-4370": "step-4", "step-4600": "step-4"}
 """What has another name in a run of four steps."""
@@ -144,7 +151,7 @@ def run(line: str) -> tuple[int, str]:
         line = line.replace(long, short)
     words = words_of(line)
     if words[0] in ("train", "check"):
-        words += TINY
+        words += TUNED if "--start-from" in words else TINY
     files = dict(re.findall(r"([<>])\s*(\S+)", line))
     done = transduce(*words, text=Path(files["<"]).read_bytes() if "<" in files else b"")
     if ">" in files:

@@ -64,11 +64,7 @@ def save(
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(weights(bundle.model), folder / "model.safetensors")
-    if bundle.source_tokenizer is bundle.target_tokenizer:
-        bundle.source_tokenizer.save(folder / "tokenizer.model")
-    else:
-        bundle.source_tokenizer.save(folder / "source.model")
-        bundle.target_tokenizer.save(folder / "target.model")
+    save_tokenizers(folder, bundle.source_tokenizer, bundle.target_tokenizer)
     (folder / "model_card.md").write_text(card, encoding="utf-8")
 
 
@@ -126,6 +122,15 @@ def find(path: Path) -> Path:
     except OSError as error:
         raise BundleError(f"{path}: {error.strerror}") from None
     raise BundleError(f"{path} is not a model: it has no model.safetensors")
+
+
+def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """Write the two sides' tokenizers as `load_tokenizers` reads them: one where they are one."""
+    if source is target:
+        source.save(folder / "tokenizer.model")
+    else:
+        source.save(folder / "source.model")
+        target.save(folder / "target.model")
 
 
 def load_tokenizers(

@@ -26,6 +26,9 @@ def settings(  # noqa: PLR0913 - one parameter an option
     valid_tsv: Annotated[
         Path | None, typer.Option(help="Both in one file: source TAB reference TAB ...")
     ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option(help="A model to fine-tune.", show_default=False)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [transduce-run].")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, order, dropout [1].")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps [auto].")] = None,

@@ -7,7 +7,7 @@ import torch
 
 import transduce
 from transduce.bundle import Bundle, count_parameters
-from transduce.train.config import TEXT_FILES, TrainConfig
+from transduce.train.config import FILES, TrainConfig
 from transduce.train.validate import Validation
 
 SCORES = "Scores on the validation set"
@@ -66,7 +66,7 @@ Made with transduce {transduce.__version__}. Licence: {config.licence or "not st
 ## Settings that were given
 
 ```json
-{config.model_dump_json(exclude={"out", *TEXT_FILES}, exclude_defaults=True, indent=2)}
+{config.model_dump_json(exclude={"out", *FILES}, exclude_defaults=True, indent=2)}
 ```
 
 Python {platform.python_version()}, PyTorch {torch.__version__}.

@@ -284,7 +284,7 @@ def _try(
     findings.lines.extend(data.report["lines"])
     pairs = round(share * len(data.train))
     tokens = round(share * max(data.report["training_tokens"].values())) + pairs
-    sizes = data.sizes if whole else (size, size)
+    sizes = data.sizes if whole or config.start_from else (size, size)
     architecture, chosen, reasons = choose(config, pairs=pairs, tokens=tokens, vocab_sizes=sizes)
     findings.lines.extend(reasons)
     check_memory(architecture, min(chosen.batch_tokens, tokens), device)

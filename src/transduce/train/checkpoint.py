@@ -47,7 +47,8 @@ class State(Settings, frozen=False):
     epoch: int = Field(0, ge=0, le=10**18)
     position: int = Field(0, ge=0, le=10**18)
     """Steps of this epoch that are done."""
-    best_step: int = Field(0, ge=0, le=10**9)
+    best_step: int = Field(-1, ge=-1, le=10**9)
+    """-1: none has been validated; 0: the model that a fine-tuning began from."""
     best_bleu: float = -1.0
     best_loss: float = Field(math.inf, ge=0, allow_inf_nan=True)
     stale: int = Field(0, ge=0, le=10**9)
@@ -117,7 +118,7 @@ def restore(run: Path, kept: Bundle, model: Transformer, optimizer: Optimizer) -
     # Somebody may have removed newer ones, which had taken the place of these.
     state.validated = [step for step in state.validated if step in done]
     if state.best_step not in done:
-        state.best_step, state.best_bleu, state.best_loss, state.stale = 0, -1.0, math.inf, 0
+        state.best_step, state.best_bleu, state.best_loss, state.stale = -1, -1.0, math.inf, 0
     return state
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, create_model, model_validator
 
-from transduce.config import Settings
+from transduce.config import Settings, leaves
 from transduce.errors import SettingsError
 from transduce.model.config import PRESETS, TransformerConfig
 from transduce.text.corpus import DataConfig
@@ -36,6 +36,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0, le=10**9)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
 TEXT_FILES = ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv")
+FILES = (*TEXT_FILES, "start_from")
+"""What is read; the same bytes elsewhere are the same."""
 
 
 class TrainSettings(Settings):
@@ -88,6 +90,8 @@ class TrainConfig(Settings):
     valid_source: Path | None = None
     valid_target: Path | None = None
     valid_tsv: Path | None = None
+    start_from: Path | None = None
+    """A model to fine-tune: training begins with its weights, and keeps its shape and subwords."""
     out: Path = Path("transduce-run")
     seed: int = Field(1, ge=0, lt=2**63)
     device: str = "auto"
@@ -108,7 +112,8 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _one_kind_of_text(self) -> "TrainConfig":
-        for name, path in {"out": self.out, **self.text_files()}.items():
+        named = {"out": self.out, "start_from": self.start_from, **self.text_files()}
+        for name, path in named.items():
             if "\0" in str(path):
                 raise SettingsError(f"{name} = {str(path)!r}: a file's name has no NUL in it")
         for kind, source, target, tsv in (
@@ -127,6 +132,17 @@ class TrainConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _what_the_start_decides(self) -> "TrainConfig":
+        groups = self.model_dump(include={"model", "tokenizer"}, exclude_defaults=True)
+        given = [name for name, _ in leaves(groups) if name != "model.dropout"]
+        if self.start_from is not None and given:
+            raise SettingsError(
+                f"{', '.join(given)}: the shape and the subwords are those of the model that "
+                "start_from names; leave this out (model.dropout may be given)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _merges_to_leave_out(self) -> "TrainConfig":
         if self.train.bpe_dropout and self.tokenizer.kind != "bpe":
             raise SettingsError(
@@ -137,7 +153,7 @@ class TrainConfig(Settings):
 
     def identity(self) -> dict:
         """What makes a run the same run, beside the bytes of its text: all that decides a byte."""
-        elsewhere = dict.fromkeys(("out", "device", "threads", "tensorboard", *TEXT_FILES), True)
+        elsewhere = dict.fromkeys(("out", "device", "threads", "tensorboard", *FILES), True)
         return self.model_dump(mode="json", exclude=elsewhere | {"train": {"snapshots"}})
 
     def text_files(self) -> dict[str, Path]:

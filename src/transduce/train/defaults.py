@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from pydantic import Field
 
-from transduce.bundle import measure
+from transduce.bundle import find, measure, read_config
 from transduce.device import machine_memory
 from transduce.errors import SettingsError
 from transduce.model.config import TransformerConfig, preset
@@ -97,6 +97,8 @@ def choose(
     scale, longest, highest = (size.learning_rate_scale, 4000, 0.0035)
     if architecture.norm == "pre" and architecture.d_model <= 128:
         scale, longest, highest = (3.0, 1000, 0.0085)
+    if config.start_from is not None:  # its weights are no longer wild, nor all to be changed
+        longest, highest = 100, highest / 3
     warmup = min(longest, max(1, chosen["max_steps"] // 3))
     fill("warmup", warmup, "steps over which the learning rate rises")
     root = (architecture.d_model * chosen["warmup"]) ** 0.5
@@ -123,7 +125,12 @@ def choose_architecture(
     given = config.model.model_dump(exclude_none=True)
     name = given.pop("preset")
     reasons = [f"vocabulary {' and '.join(f'{n:,}' for n in dict.fromkeys(vocab_sizes))} subwords"]
-    if config.tokenizer.vocab_size is None:
+    if config.start_from is not None:
+        start = read_config(find(config.start_from))["architecture"]
+        sizes = {"source_vocab_size", "target_vocab_size"}
+        name, given = "base", start.model_dump(exclude=sizes) | given
+        reasons[0] += ": subwords and all else of the model are as they were"
+    elif config.tokenizer.vocab_size is None:
         reasons[0] += ": by the numbers of pairs and of characters; fewer where text has no more"
     if name == "auto":
         name = size.preset

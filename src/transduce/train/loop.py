@@ -119,13 +119,15 @@ def go_on(training: Training, stop: Stop, console: Console) -> Result:
         Stopped: it was asked for; all is saved.
     """
     config, chosen, state = training.config, training.chosen, training.state
-    if state.best_step:  # a kill may have come between the checkpoint and the link
+    if state.best_step >= 0:  # a kill may have come between the checkpoint and the link
         checkpoint.point_best(config.out, checkpoint.path(config.out, state.best_step))
     checkpoint.prune(config.out, state, snapshots=config.train.snapshots)
     monitor = Monitor(console, config, step=state.step, chosen=chosen)
     stop.waits = True
     remedy = memory_remedy(config, chosen, training.model.config)
     with monitor, kept_memory(), enough_memory(RunError, remedy):
+        if config.start_from is not None and not checkpoint.steps(config.out):
+            _save(training, _validate(training, monitor))  # to be better than this is the aim
         steps, skipped = _epoch(training), 0
         while state.step < chosen.max_steps and not _patience_is_over(training):
             if state.position >= len(steps):
@@ -260,9 +262,9 @@ def _save(training: Training, score: Validation | None) -> None:
 def _finish(training: Training, stop: Stop, monitor: Monitor) -> Result:
     """Let `best` name the better of the best checkpoint and the average of the last ones."""
     config, kept, state = training.config, training.kept, training.state
-    if not state.best_step:  # no update was finite when one was due, or somebody removed the best
-        state.best_step = max(checkpoint.steps(config.out), default=0)
-    if not state.best_step:
+    if state.best_step < 0:  # no update was finite when one was due, or somebody removed the best
+        state.best_step = max(checkpoint.steps(config.out), default=-1)
+    if state.best_step < 0:
         raise RunError(f"step {state.step}: never validated, no update was finite; {REMEDY}")
     folder = checkpoint.path(config.out, state.best_step)
     checkpoint.load_model(config.out, kept, state.best_step)

@@ -134,10 +134,11 @@ def prepare(
 
 
 def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
-    """Base name and sha256 of each text file, by the name of its setting.
+    """Base name and sha256 of each text file, by the name of its setting; of a model its weights'.
 
     Raises:
         DataError: a file that cannot be read.
+        BundleError: `start_from` names no model.
     """
     found = {}
     for name, path in config.text_files().items():
@@ -148,6 +149,10 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from None
         # A name need not be Unicode.
         found[name] = {"name": os.fsencode(path.name).decode("utf-8", "replace"), "sha256": sum_}
+    if config.start_from is not None:
+        weights = bundle.find(config.start_from) / "model.safetensors"
+        bundle.read_header(weights)  # it can be read
+        found["start_from"] = {"name": config.start_from.name, "sha256": sha256(weights)}
     return found
 
 
@@ -191,7 +196,8 @@ def _make(
         examples = text.hold_out(report)
     report.validation, report.validation_empty, report.held_out = len(examples), empty, not known
     report.references = max(len(example.references) for example in examples)
-    tokenizers = _train_tokenizers(config, text, folder, console)
+    tokenizers = _tokenizers(config, text, console)
+    bundle.save_tokenizers(folder, *tokenizers)
     with Stage(console, "encoding the text") as stage:
         blocks = text.encode(tokenizers, report, stage)
         largest = max(tokenizer.size for tokenizer in tokenizers)
@@ -341,17 +347,15 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
     return examples, empty
 
 
-def _train_tokenizers(
-    config: TrainConfig, text: Text, folder: Path, console: Console
-) -> tuple[Tokenizer, Tokenizer]:
+def _tokenizers(config: TrainConfig, text: Text, console: Console) -> tuple[Tokenizer, Tokenizer]:
+    """Learn the two sides' subwords, or take those of the model to start from."""
+    if config.start_from is not None:
+        folder = bundle.find(config.start_from)
+        return bundle.load_tokenizers(folder, bundle.read_config(folder)["architecture"])
     size = choose_vocab_size(config, pairs=text.count, characters=text.characters)
-    sides: dict[str, tuple[int, ...]] = {"source.model": (0,), "target.model": (1,)}
-    if config.tokenizer.shared:
-        sides = {"tokenizer.model": (0, 1)}
+    sides: list[tuple[int, ...]] = [(0, 1)] if config.tokenizer.shared else [(0,), (1,)]
     if (count := int(np.count_nonzero(text.kept))) > LEARNT_FROM:
         say(console, f"  subwords are learnt from {LEARNT_FROM:,} of the {count:,} pairs")
     with Stage(console, "learning subwords"):
-        tokenizers = [Tokenizer(m) for m in text.learn_subwords(list(sides.values()), size)]
-    for tokenizer, name in zip(tokenizers, sides, strict=True):
-        tokenizer.save(folder / name)
+        tokenizers = [Tokenizer(model) for model in text.learn_subwords(sides, size)]
     return tokenizers[0], tokenizers[-1]

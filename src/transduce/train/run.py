@@ -116,7 +116,8 @@ def check(record: Record, config: TrainConfig, folder: Path) -> None:
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name, {}), now.get(name, {})
         if old.get("sha256") != new.get("sha256"):
-            changed.append(f"{name} was {old.get('name')}, is {new.get('name')} with other text")
+            what = "weights" if name == "start_from" else "text"
+            changed.append(f"{name} was {old.get('name')}, is {new.get('name')} with other {what}")
     if changed:
         raise RunError(
             f"--out {folder} is the run of other settings: {'; '.join(changed)}. "

@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from transduce import tensorboard
-from transduce.bundle import ABOUT, Bundle, count_parameters
+from transduce.bundle import ABOUT, Bundle, count_parameters, find, load_weights, read_config
 from transduce.data.batching import collate, plan
 from transduce.device import (
     bf16_pays,
@@ -69,7 +69,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
             say(console, "reading and encoding the text")
             data = prepare(config, folder / "data", files, console)
             now = fingerprints(config)
-            if changed := [str(config.text_files()[n]) for n in files if files[n] != now[n]]:
+            if changed := [str(getattr(config, n)) for n in files if files[n] != now[n]]:
                 raise DataError(f"{', '.join(changed)} changed while it was read; start again")
             record = _decide(config, data, device, threads, console)
             run.write(folder, record)
@@ -125,6 +125,10 @@ def _set_up(
     torch.manual_seed(config.seed)
     model = Transformer(architecture).to(device)
     about = config.model_dump(include=set(ABOUT))
+    if config.start_from is not None:
+        start = find(config.start_from)
+        load_weights(model, start / "model.safetensors")
+        about = {key: said or read_config(start)[key] for key, said in about.items()}
     average = copy.deepcopy(model) if chosen.ema_decay else model
     kept = Bundle(average, data.source_tokenizer, data.target_tokenizer, about)
     optimizer = adam(model, chosen)

@@ -1,0 +1,142 @@
+"""Fine-tuning: it begins with a model as it is, keeps what is the model's, and is never worse."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from corpora import SMALL, reversals, stop_after
+from rich.console import Console
+
+from transduce import bundle, train
+from transduce.config import validate
+from transduce.errors import BundleError, RunError, SettingsError, TransduceError
+from transduce.train import checkpoint
+from transduce.train.check import check
+from transduce.train.config import TrainConfig
+from transduce.train.monitor import read_metrics
+from transduce.train.prepare import open_data
+
+MADE = {"source_language": "abc", "target_language": "cba", "licence": "CC-BY 4.0", "note": "mine"}
+
+
+def settings(folder: Path, out: str, **changes: object) -> TrainConfig:
+    text = {"source": str(folder / "text.src"), "target": str(folder / "text.tgt")}
+    tree = {key: SMALL[key] for key in ("train", "precision", "threads")}
+    return validate(TrainConfig, tree | text | {"out": str(folder / out)} | changes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model, `start`, and other text to fine-tune it on."""
+    folder = tmp_path_factory.mktemp("finetune")
+    reversals(folder)
+    own = {key: SMALL[key] for key in ("model", "tokenizer")}
+    train(settings(folder, "run", **own, **MADE))
+    train(settings(folder, "sides", **own | {"tokenizer": {"vocab_size": 280, "shared": False}}))
+    shutil.copytree(folder / "run" / "best", folder / "start")
+    reversals(folder, pairs=200, seed=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(folder: Path) -> Path:
+    train(settings(folder, "tuned", start_from=str(folder / "start")))
+    return folder / "tuned"
+
+
+def files(model: Path, *names: str) -> list[bytes]:
+    return [(model / name).read_bytes() for name in names]
+
+
+def test_step_0_is_the_model_that_it_starts_from(folder: Path, tuned: Path):
+    same = ("tokenizer.model", "model.safetensors", "config.json")
+    kept = settings(folder, "kept", start_from=str(folder / "start"))
+    stop_after(0, kept)
+    assert files(checkpoint.path(kept.out, 0), *same) == files(folder / "start", *same)
+    first = next(read_metrics(tuned / "metrics.jsonl"))
+    assert (first["step"], "valid_bleu" in first) == (0, True)
+
+
+def test_shape_subwords_and_words_about_it_stay(folder: Path, tuned: Path):
+    first, then = (bundle.load(path) for path in (folder / "start", tuned))
+    assert then.model.config == first.model.config
+    assert then.source_tokenizer.model == first.source_tokenizer.model
+    assert then.about == first.about == MADE
+    own = settings(folder, "own", start_from=str(folder / "start"), licence="mine alone")
+    stop_after(0, own)
+    assert bundle.load(checkpoint.path(own.out, 0)).about == MADE | {"licence": "mine alone"}
+
+
+def test_the_dropout_may_be_another(folder: Path):
+    start = str(folder / "start")
+    config = settings(folder, "dropout", start_from=start, model={"dropout": 0.25})
+    stop_after(0, config)
+    assert bundle.load(checkpoint.path(config.out, 0)).model.config.dropout == 0.25
+
+
+def test_two_vocabularies_stay_two(folder: Path):
+    config = settings(folder, "two", start_from=str(folder / "sides"))
+    stop_after(5, config)
+    data = open_data(config.out / "data")
+    sides = ("source.model", "target.model")
+    assert data.source_tokenizer is not data.target_tokenizer
+    assert files(config.out / "data", *sides) == files(folder / "sides" / "best", *sides)
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_no_stop_shows_in_it(folder: Path, tuned: Path, step: int):
+    config = settings(folder, f"stopped-{step}", start_from=str(folder / "start"))
+    stop_after(step, config)
+    train(config)
+    assert files(config.out, "metrics.jsonl")[0].count(b'"valid_bleu"') == 5  # 0, 5, ... 20
+    last = ("model.safetensors", "training.safetensors")
+    after, whole = (checkpoint.path(run, 20) for run in (config.out, tuned))
+    assert files(after, *last) == files(whole, *last)
+
+
+def test_where_nothing_is_better_the_best_is_what_it_started_from(folder: Path):
+    wild = SMALL["train"] | {"learning_rate_scale": 300.0, "average_last": 1, "max_steps": 10}
+    result = train(settings(folder, "wild", start_from=str(folder / "start"), train=wild))
+    assert (folder / "wild" / "best").readlink() == Path("checkpoints/step-0")
+    assert files(result.folder, "model.safetensors") == files(folder / "start", "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "told"),
+    [
+        ({"model": {"d_model": 64}}, SettingsError, "model.d_model: the shape and the subwords"),
+        ({"model": {"preset": "tiny"}}, SettingsError, "model.preset: the shape"),
+        ({"tokenizer": {"vocab_size": 400}}, SettingsError, "tokenizer.vocab_size: the shape"),
+        ({"start_from": "nowhere"}, BundleError, "nowhere: no such model"),
+        ({"start_from": "a\0b"}, SettingsError, "has no NUL in it"),
+        ({"data": {"max_length": 5000}}, SettingsError, "does not fit into model.max_length=1024"),
+    ],
+)
+def test_what_does_not_go_with_a_start_is_told(
+    folder: Path, changes: dict, kind: type[TransduceError], told: str
+):
+    with pytest.raises(kind) as error:
+        train(settings(folder, "wrong", **{"start_from": str(folder / "start")} | changes))
+    assert told in str(error.value)
+
+
+def test_another_start_is_another_run(folder: Path, tuned: Path):
+    with pytest.raises(RunError, match="start_from was start, is sides with other weights"):
+        train(settings(folder, "tuned", start_from=str(folder / "sides")))
+    moved = shutil.copytree(folder / "start", folder / "moved")
+    train(settings(folder, "tuned", start_from=str(moved)))  # finished: the same weights
+
+
+def test_the_card_says_what_it_was_made_of_and_no_path(folder: Path, tuned: Path):
+    card = (tuned / "best" / "model_card.md").read_text(encoding="utf-8")
+    assert "- start_from: `start` sha256 " in card
+    assert str(folder) not in card
+
+
+def test_a_dry_run_tells_it_and_what_would_stop_it(folder: Path):
+    quiet = Console(quiet=True)
+    found = check(settings(folder, "dry", start_from=str(folder / "start")), quiet)
+    assert not found.problems
+    assert any("subwords and all else of the model" in line for line in found.lines)
+    found = check(settings(folder, "dry", start_from=str(folder / "text.src")), quiet)
+    assert "is a file, not a model" in found.problems[0]
