@@ -94,6 +94,26 @@ def test_no_stop_shows_in_it(folder: Path, tuned: Path, step: int):
     assert files(after, *last) == files(whole, *last)
 
 
+def test_a_kill_before_step_0_is_saved_leaves_no_trace(
+    folder: Path, tuned: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Killed(Exception):
+        pass
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    config = settings(folder, "killed", start_from=str(folder / "start"))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", kill)
+        with pytest.raises(Killed):
+            train(config)
+    train(config)
+    records = [[r for r in read_metrics(run / "metrics.jsonl") if "valid_bleu" in r]
+               for run in (config.out, tuned)]  # fmt: skip
+    assert records[0] == records[1]
+
+
 def test_where_nothing_is_better_the_best_is_what_it_started_from(folder: Path):
     wild = SMALL["train"] | {"learning_rate_scale": 300.0, "average_last": 1, "max_steps": 10}
     result = train(settings(folder, "wild", start_from=str(folder / "start"), train=wild))

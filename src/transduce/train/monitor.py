@@ -15,6 +15,7 @@ from transduce.evaluate import Score
 from transduce.files import last_json_line, printable, read_json_lines, whole_file
 from transduce.progress import Board, duration, say
 from transduce.tensorboard import EventWriter
+from transduce.train import checkpoint
 from transduce.train.config import TrainConfig
 from transduce.train.defaults import Chosen
 from transduce.train.prepare import Example
@@ -35,7 +36,8 @@ class Monitor:
         self._console, self._run = console, config.out
         metrics = config.out / "metrics.jsonl"
         self._log_every, self._max_steps = chosen.log_every, chosen.max_steps
-        _cut(metrics, step)
+        # A validation at step 0 may be there without the checkpoint that it was for.
+        _cut(metrics, step if checkpoint.steps(config.out) else -1)
         self._events: EventWriter | None = None
         if config.tensorboard:
             self._events = EventWriter(config.out / "tensorboard", after=step)
