@@ -173,7 +173,7 @@ def test_a_run_is_gone_on_with_or_refused(tmp_path: Path):
     assert "seed was 1, is 2" in problem
     (tmp_path / "text.src").write_text((tmp_path / "text.src").read_text()[:-2] + "x\n")
     (problem,) = examine(tmp_path).problems
-    assert "with other text" in problem
+    assert "with other bytes" in problem
 
 
 def test_a_long_text_is_tried_by_a_sample_from_first_to_last(

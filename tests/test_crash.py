@@ -219,7 +219,7 @@ def test_a_file_that_changed_between_runs_is_named(folder: Path, name: str):
     changed = getattr(config, name)
     text = changed.read_text()
     changed.write_text(text.replace("a", "b", 1))
-    with pytest.raises(RunError, match=rf"{name} was {changed.name}, is .* with other text"):
+    with pytest.raises(RunError, match=rf"{name} was {changed.name}, is .* with other bytes"):
         train(config)
     changed.write_text(text)
     train(config)

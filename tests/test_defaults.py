@@ -38,18 +38,20 @@ def test_no_corpus_and_no_length_makes_the_rate_too_high(pairs: int, steps: int 
         assert 0.0005 < highest_rate(chosen(*said, named, pairs=pairs)) <= 0.0036
 
 
-@pytest.mark.parametrize(("norm", "highest"), [("pre", 0.0085 / 3), ("post", 0.0035 / 3)])
+@pytest.mark.parametrize(("name", "norm"), [("tiny", "pre"), ("tiny", "post"), ("base", "post")])
+@pytest.mark.parametrize("pairs", [2_000, 29_000, 300_000])
 def test_a_model_that_is_fine_tuned_soon_has_a_third_of_the_rate(
-    tmp_path: Path, norm: str, highest: float
+    tmp_path: Path, name: str, norm: str, pairs: int
 ):
-    start = {"format": 1, "architecture": {"d_model": 128, "heads": 4, "norm": norm}}
+    new = chosen(f"model.preset={name}", f"model.norm={norm}", pairs=pairs)
+    start = {"format": 1, "architecture": new.architecture.model_dump(mode="json")}
     (tmp_path / "config.json").write_text(json.dumps(start))
-    (tmp_path / "model.safetensors").touch()
-    tuned = chosen(f"start_from={tmp_path}")
+    tuned = chosen(f"start_from={tmp_path}", pairs=pairs)
     assert tuned.chosen.warmup == 100
-    assert highest_rate(tuned) == pytest.approx(highest, rel=0.01)
-    assert (tuned.architecture.norm, tuned.architecture.d_ff) == (norm, 2048)
-    assert highest_rate(chosen(f"start_from={tmp_path}", "train.learning_rate_scale=1")) > highest
+    assert tuned.architecture == new.architecture
+    assert highest_rate(tuned) == pytest.approx(highest_rate(new) / 3, rel=0.01)
+    given = chosen(f"start_from={tmp_path}", "train.learning_rate_scale=1", pairs=pairs)
+    assert highest_rate(given) > highest_rate(tuned)
 
 
 def test_who_names_a_model_gets_it_as_the_paper_has_it():

@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from corpora import SMALL, reversals, stop_after
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from transduce import bundle, train
 from transduce.config import validate
@@ -94,6 +96,49 @@ def test_no_stop_shows_in_it(folder: Path, tuned: Path, step: int):
     assert files(after, *last) == files(whole, *last)
 
 
+def test_once_it_has_begun_it_asks_nothing_of_the_start_but_that_its_weights_are_the_same(
+    folder: Path, tuned: Path
+):
+    start = shutil.copytree(folder / "start", folder / "changed")
+    config = settings(folder, "about", start_from=str(start))
+    stop_after(5, config)
+    path = start / "config.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("CC-BY 4.0", "CC0"), encoding="utf-8")
+    train(config)
+    names = ("model.safetensors", "config.json")
+    assert files(config.out / "best", *names) == files(tuned / "best", *names)
+
+
+def test_a_run_that_is_at_work_may_choose_another_best(folder: Path):
+    run = shutil.copytree(folder / "run", folder / "at-work", symlinks=True)
+    for step in checkpoint.steps(run)[-2:]:
+        (run / "best").unlink()
+        (run / "best").symlink_to(f"checkpoints/step-{step}")
+        config = settings(folder, "moving", start_from=str(run))
+        if not config.out.exists():
+            stop_after(5, config)
+    with pytest.raises(RunError, match=r"start_from was step-\d+, is step-\d+ with other bytes"):
+        train(config)
+
+
+@pytest.mark.parametrize("damage", ["cut", "nan"])
+def test_a_damaged_start_is_told_before_anything_is_read(folder: Path, damage: str):
+    start = shutil.copytree(folder / "start", folder / damage)
+    path = start / "model.safetensors"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    else:
+        tensors = load_file(path)
+        next(iter(tensors.values())).fill_(torch.nan)
+        save_file(tensors, path)
+    config = settings(folder, f"from-{damage}", start_from=str(start))
+    told = "damaged" if damage == "cut" else "not finite"
+    with pytest.raises(BundleError, match=told):
+        train(config)
+    assert not (config.out / "data").exists()
+    assert any(told in problem for problem in check(config, Console(quiet=True)).problems)
+
+
 def test_a_kill_before_step_0_is_saved_leaves_no_trace(
     folder: Path, tuned: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -129,6 +174,7 @@ def test_where_nothing_is_better_the_best_is_what_it_started_from(folder: Path):
         ({"tokenizer": {"vocab_size": 400}}, SettingsError, "tokenizer.vocab_size: the shape"),
         ({"start_from": "nowhere"}, BundleError, "nowhere: no such model"),
         ({"start_from": "a\0b"}, SettingsError, "has no NUL in it"),
+        ({"tokenizer": {"shared": True}}, SettingsError, "tokenizer.shared: the shape"),  # as it is
         ({"data": {"max_length": 5000}}, SettingsError, "does not fit into model.max_length=1024"),
     ],
 )
@@ -141,7 +187,7 @@ def test_what_does_not_go_with_a_start_is_told(
 
 
 def test_another_start_is_another_run(folder: Path, tuned: Path):
-    with pytest.raises(RunError, match="start_from was start, is sides with other weights"):
+    with pytest.raises(RunError, match=r"start_from was start, is step-\d+ with other bytes"):
         train(settings(folder, "tuned", start_from=str(folder / "sides")))
     moved = shutil.copytree(folder / "start", folder / "moved")
     train(settings(folder, "tuned", start_from=str(moved)))  # finished: the same weights
@@ -151,6 +197,8 @@ def test_the_card_says_what_it_was_made_of_and_no_path(folder: Path, tuned: Path
     card = (tuned / "best" / "model_card.md").read_text(encoding="utf-8")
     assert "- start_from: `start` sha256 " in card
     assert str(folder) not in card
+    assert "# A translator, abc to cba" in card
+    assert "Licence: CC-BY 4.0." in card
 
 
 def test_a_dry_run_tells_it_and_what_would_stop_it(folder: Path):

@@ -13,6 +13,7 @@ from transduce import train
 from transduce.config import validate
 from transduce.errors import RunError, SettingsError, Stopped
 from transduce.tensorboard import EventWriter
+from transduce.train import checkpoint
 from transduce.train import loop as loop_module
 from transduce.train.config import TrainConfig
 from transduce.train.monitor import read_metrics
@@ -72,6 +73,29 @@ def test_after_stops_each_step_is_there_once(tmp_path: Path, monkeypatch: pytest
     assert {step for name, step in found if name == "loss"} == set(range(1, 21))
     assert {step for name, step in found if name == "valid_bleu"} == {5, 10, 15, 20}
     assert found == recorded(tmp_path / "run")
+
+
+def test_step_0_of_a_fine_tuning_that_was_killed_before_it_was_saved_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Killed(Exception):
+        pass
+
+    def kill(*_: object, **__: object) -> None:
+        raise Killed
+
+    reversals(tmp_path)
+    train(settings(tmp_path))
+    tree = settings(tmp_path).model_dump(exclude={"model", "tokenizer"})
+    config = validate(TrainConfig, tree | {"start_from": tree["out"], "out": tmp_path / "tuned"})
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", kill)
+        with pytest.raises(Killed):
+            train(config)
+    train(config)
+    found = shown(config.out / "tensorboard")
+    assert {step for name, step in found if name == "valid_bleu"} == {0, 5, 10, 15, 20}
+    assert found == recorded(config.out)
 
 
 def test_a_file_that_somebody_removed_does_not_shuffle_the_others(tmp_path: Path):

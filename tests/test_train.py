@@ -204,7 +204,7 @@ def test_a_changed_text_file_is_refused(folder: Path):
     train(settings(folder, "run"))
     with (folder / "text.src").open("a") as file:
         file.write("a b c\n")
-    with pytest.raises(RunError, match=r"source was text\.src, is text\.src with other text"):
+    with pytest.raises(RunError, match=r"source was text\.src, is text\.src with other bytes"):
         train(settings(folder, "run"))
 
 

@@ -23,7 +23,8 @@ def model_card(
     score: Validation | None,
 ) -> str:
     """Write the card in Markdown, from the data report and the model's last validation."""
-    languages = f"{config.source_language or 'source'} to {config.target_language or 'target'}"
+    about = bundle.about
+    languages = f"{about['source_language'] or 'source'} to {about['target_language'] or 'target'}"
     parameters = count_parameters(bundle.model)
     architecture = bundle.model.config.model_dump(mode="json")
     files = "\n".join(
@@ -41,7 +42,7 @@ def model_card(
     settings = "\n".join(f"{key} = {value}" for key, value in architecture.items())
     return f"""# A translator, {languages}
 
-Made with transduce {transduce.__version__}. Licence: {config.licence or "not stated"}.
+Made with transduce {transduce.__version__}. Licence: {about["licence"] or "not stated"}.
 
 ## {SCORES}
 

@@ -31,7 +31,13 @@ from transduce.text.corpus import (
 from transduce.text.tokenizer import normalize
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
-from transduce.train.defaults import check_memory, check_settings, choose, choose_vocab_size
+from transduce.train.defaults import (
+    check_memory,
+    check_settings,
+    choose,
+    choose_vocab_size,
+    settle_start,
+)
 from transduce.train.prepare import NOTHING_TO_VALIDATE, check_regular, open_data, prepare
 from transduce.train.start import finished, measure_steps
 
@@ -67,6 +73,7 @@ def check(config: TrainConfig, console: Console) -> Findings:
     with _noting(findings):
         device = choose_device(config.device)
     with _noting(findings):
+        config = settle_start(config)
         check_settings(config, device)
     with Stage(console, "reading the text") as stage:
         sample = _read_training(config, findings, stage)

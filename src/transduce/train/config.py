@@ -37,7 +37,7 @@ Count = Annotated[int, Field(gt=0, le=10**9)]
 Scale = Annotated[float, Field(gt=0, le=1e30)]
 TEXT_FILES = ("source", "target", "tsv", "valid_source", "valid_target", "valid_tsv")
 FILES = (*TEXT_FILES, "start_from")
-"""What is read; the same bytes elsewhere are the same."""
+"""What is read; the same bytes elsewhere are the same, of a model its weights'."""
 
 
 class TrainSettings(Settings):
@@ -112,9 +112,8 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _one_kind_of_text(self) -> "TrainConfig":
-        named = {"out": self.out, "start_from": self.start_from, **self.text_files()}
-        for name, path in named.items():
-            if "\0" in str(path):
+        for name in ("out", *FILES):
+            if "\0" in str(path := getattr(self, name)):
                 raise SettingsError(f"{name} = {str(path)!r}: a file's name has no NUL in it")
         for kind, source, target, tsv in (
             ("", self.source, self.target, self.tsv),
@@ -133,7 +132,7 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _what_the_start_decides(self) -> "TrainConfig":
-        groups = self.model_dump(include={"model", "tokenizer"}, exclude_defaults=True)
+        groups = self.model_dump(include={"model", "tokenizer"}, exclude_unset=True)
         given = [name for name, _ in leaves(groups) if name != "model.dropout"]
         if self.start_from is not None and given:
             raise SettingsError(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from pydantic import Field
 
-from transduce.bundle import find, measure, read_config
+from transduce import bundle
 from transduce.device import machine_memory
 from transduce.errors import SettingsError
 from transduce.model.config import TransformerConfig, preset
@@ -97,12 +97,13 @@ def choose(
     scale, longest, highest = (size.learning_rate_scale, 4000, 0.0035)
     if architecture.norm == "pre" and architecture.d_model <= 128:
         scale, longest, highest = (3.0, 1000, 0.0085)
-    if config.start_from is not None:  # its weights are no longer wild, nor all to be changed
-        longest, highest = 100, highest / 3
     warmup = min(longest, max(1, chosen["max_steps"] // 3))
+    if config.start_from is not None:  # its weights are no longer wild, nor all to be changed
+        soon = min(100, warmup)
+        scale, highest, warmup = scale / 3 * (soon / warmup) ** 0.5, highest / 3, soon
     fill("warmup", warmup, "steps over which the learning rate rises")
     root = (architecture.d_model * chosen["warmup"]) ** 0.5
-    scale = min(scale, round(highest * root, 3))
+    scale = round(min(scale, highest * root), 3)
     fill("learning_rate_scale", scale, f"the learning rate rises to {scale / root:.4f}")
     decay = size.ema_decay if config.model.preset == "auto" else 0.0
     average = "what is saved is a moving average of the weights, which keeps this share a step"
@@ -126,11 +127,11 @@ def choose_architecture(
     name = given.pop("preset")
     reasons = [f"vocabulary {' and '.join(f'{n:,}' for n in dict.fromkeys(vocab_sizes))} subwords"]
     if config.start_from is not None:
-        start = read_config(find(config.start_from))["architecture"]
-        sizes = {"source_vocab_size", "target_vocab_size"}
-        name, given = "base", start.model_dump(exclude=sizes) | given
+        start = bundle.read_config(config.start_from)["architecture"]
+        _check_room(config, start.max_length)
         reasons[0] += ": subwords and all else of the model are as they were"
-    elif config.tokenizer.vocab_size is None:
+        return start.model_copy(update=given), reasons
+    if config.tokenizer.vocab_size is None:
         reasons[0] += ": by the numbers of pairs and of characters; fewer where text has no more"
     if name == "auto":
         name = size.preset
@@ -146,14 +147,17 @@ def choose_architecture(
         reasons.append("tie decoder: the two sides have tokenizers of their own")
     if given.get("tie") == "all" and not config.tokenizer.shared:
         raise SettingsError("model.tie=all needs tokenizer.shared=true: one table, one vocabulary")
-    longest = config.data.max_length + 1  # with its mark
-    if given.setdefault("max_length", max(1024, longest)) < longest:
-        raise SettingsError(
-            f"data.max_length={config.data.max_length} does not fit into "
-            f"model.max_length={given['max_length']}: one position is the end's"
-        )
+    _check_room(config, given.setdefault("max_length", max(1024, config.data.max_length + 1)))
     source, target = vocab_sizes
     return preset(name, source, target_vocab_size=target, **given), reasons
+
+
+def _check_room(config: TrainConfig, positions: int) -> None:
+    if config.data.max_length >= positions:
+        raise SettingsError(
+            f"data.max_length={config.data.max_length} does not fit into "
+            f"model.max_length={positions}: one position is the end's; lower data.max_length"
+        )
 
 
 def check_memory(architecture: TransformerConfig, tokens: int, device: torch.device) -> None:
@@ -162,7 +166,7 @@ def check_memory(architecture: TransformerConfig, tokens: int, device: torch.dev
     Raises:
         SettingsError: the least it takes is more than there is.
     """
-    shapes, _ = measure(architecture)
+    shapes, _ = bundle.measure(architecture)
     # Weights, gradients and Adam's two moments in float32; of each token, in bfloat16, what the
     # layers keep for the backward pass (Korthikanti et al. 2022, halved).
     layers = architecture.encoder_layers + architecture.decoder_layers
@@ -175,14 +179,28 @@ def check_memory(architecture: TransformerConfig, tokens: int, device: torch.dev
         )
 
 
+def settle_start(config: TrainConfig) -> TrainConfig:
+    """Name the model to start from by its own folder: a run's `best` may lead elsewhere tomorrow.
+
+    Raises:
+        BundleError: there is no model.
+    """
+    if config.start_from is None:
+        return config
+    return config.model_copy(update={"start_from": bundle.find(config.start_from).resolve()})
+
+
 def check_settings(config: TrainConfig, device: torch.device) -> None:
     """Check, before the text is read, that settings go together and with this machine's memory.
 
     Raises:
         SettingsError: they do not, whatever the text is.
+        BundleError: the model to start from is damaged.
     """
     architecture, _ = choose_architecture(config, pairs=0, vocab_sizes=(300, 300))
     check_memory(architecture, 0, device)
+    if config.start_from is not None:
+        bundle.load(config.start_from)
 
 
 def _size(pairs: int) -> _Size:

@@ -37,10 +37,11 @@ class Monitor:
         metrics = config.out / "metrics.jsonl"
         self._log_every, self._max_steps = chosen.log_every, chosen.max_steps
         # A validation at step 0 may be there without the checkpoint that it was for.
-        _cut(metrics, step if checkpoint.steps(config.out) else -1)
+        last = step if checkpoint.steps(config.out) else -1
+        _cut(metrics, last)
         self._events: EventWriter | None = None
         if config.tensorboard:
-            self._events = EventWriter(config.out / "tensorboard", after=step)
+            self._events = EventWriter(config.out / "tensorboard", after=last)
         self._metrics = metrics.open("a", encoding="utf-8", newline="\n")
         self._board = Board(console, "training", total=chosen.max_steps, step=step)
         self._bleu = ""

@@ -138,7 +138,7 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
 
     Raises:
         DataError: a file that cannot be read.
-        BundleError: `start_from` names no model.
+        BundleError: the weights of `start_from` cannot be read.
     """
     found = {}
     for name, path in config.text_files().items():
@@ -150,7 +150,7 @@ def fingerprints(config: TrainConfig) -> dict[str, dict[str, str]]:
         # A name need not be Unicode.
         found[name] = {"name": os.fsencode(path.name).decode("utf-8", "replace"), "sha256": sum_}
     if config.start_from is not None:
-        weights = bundle.find(config.start_from) / "model.safetensors"
+        weights = config.start_from / "model.safetensors"
         bundle.read_header(weights)  # it can be read
         found["start_from"] = {"name": config.start_from.name, "sha256": sha256(weights)}
     return found
@@ -350,8 +350,7 @@ def _read_validation(config: TrainConfig) -> tuple[list[Example], int]:
 def _tokenizers(config: TrainConfig, text: Text, console: Console) -> tuple[Tokenizer, Tokenizer]:
     """Learn the two sides' subwords, or take those of the model to start from."""
     if config.start_from is not None:
-        folder = bundle.find(config.start_from)
-        return bundle.load_tokenizers(folder, bundle.read_config(folder)["architecture"])
+        return bundle.load_tokenizers(config.start_from)
     size = choose_vocab_size(config, pairs=text.count, characters=text.characters)
     sides: list[tuple[int, ...]] = [(0, 1)] if config.tokenizer.shared else [(0,), (1,)]
     if (count := int(np.count_nonzero(text.kept))) > LEARNT_FROM:

@@ -35,6 +35,8 @@ class Record(Settings):
     files: dict[str, dict[str, str]]
     architecture: TransformerConfig
     chosen: Chosen
+    about: dict[str, str] = Field(default_factory=dict)
+    """What its models say of themselves in words; runs of older versions took it from settings."""
     bf16: bool
     threads: int = Field(gt=0, le=1024)
 
@@ -116,8 +118,7 @@ def check(record: Record, config: TrainConfig, folder: Path) -> None:
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name, {}), now.get(name, {})
         if old.get("sha256") != new.get("sha256"):
-            what = "weights" if name == "start_from" else "text"
-            changed.append(f"{name} was {old.get('name')}, is {new.get('name')} with other {what}")
+            changed.append(f"{name} was {old.get('name')}, is {new.get('name')} with other bytes")
     if changed:
         raise RunError(
             f"--out {folder} is the run of other settings: {'; '.join(changed)}. "

@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from transduce import tensorboard
-from transduce.bundle import ABOUT, Bundle, count_parameters, find, load_weights, read_config
+from transduce.bundle import ABOUT, Bundle, count_parameters, load_weights, read_config
 from transduce.data.batching import collate, plan
 from transduce.device import (
     bf16_pays,
@@ -34,7 +34,7 @@ from transduce.signals import stop_signals
 from transduce.text.corpus import many
 from transduce.train import checkpoint, run
 from transduce.train.config import TrainConfig
-from transduce.train.defaults import Chosen, check_memory, check_settings, choose
+from transduce.train.defaults import Chosen, check_memory, check_settings, choose, settle_start
 from transduce.train.loop import Result, Training, adam, go_on, memory_remedy, train_step
 from transduce.train.monitor import last_record
 from transduce.train.prepare import Data, fingerprints, open_data, prepare
@@ -50,13 +50,14 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Result:
         console: where progress is shown; None shows nothing.
 
     Raises:
-        DataError, TokenizerError, SettingsError, RunError, DeviceError: see `transduce.errors`.
+        DataError, TokenizerError, SettingsError, BundleError, RunError, DeviceError: see
+            `transduce.errors`.
         Stopped: SIGINT or SIGTERM came; what there was to save is saved, the same call goes on.
     """
     if not isinstance(config, TrainConfig):
         raise SettingsError(f"train takes a TrainConfig, not {type(config).__name__}")
     console = console or Console(quiet=True)
-    folder = config.out
+    config, folder = settle_start(config), config.out
     if config.tensorboard:
         tensorboard.library()  # that it is not installed is told before anything begins
     device = choose_device(config.device)  # before a folder is made for nothing
@@ -101,11 +102,16 @@ def _decide(
     bf16, lines = measure_steps(config, data, architecture, chosen, device)
     for line in lines:
         say(console, f"  {line}")
+    about = config.model_dump(include=set(ABOUT))
+    if config.start_from is not None:
+        start = read_config(config.start_from)
+        about = {key: said or start[key] for key, said in about.items()}
     return run.Record(
         settings=config.identity(),
         files=data.report["files"],
         architecture=architecture,
         chosen=chosen,
+        about=about,
         bf16=bf16,
         threads=threads,
     )
@@ -124,11 +130,9 @@ def _set_up(
     check_memory(architecture, 0, device)
     torch.manual_seed(config.seed)
     model = Transformer(architecture).to(device)
-    about = config.model_dump(include=set(ABOUT))
-    if config.start_from is not None:
-        start = find(config.start_from)
-        load_weights(model, start / "model.safetensors")
-        about = {key: said or read_config(start)[key] for key, said in about.items()}
+    if config.start_from is not None and not checkpoint.steps(config.out):
+        load_weights(model, config.start_from / "model.safetensors")
+    about = config.model_dump(include=set(ABOUT)) | record.about
     average = copy.deepcopy(model) if chosen.ema_decay else model
     kept = Bundle(average, data.source_tokenizer, data.target_tokenizer, about)
     optimizer = adam(model, chosen)
