@@ -55,6 +55,7 @@ def test_check_finds_nothing_wrong(name: str, tmp_path: Path):
     load(TrainConfig, recipe, (), values={}, root=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason=f"needs the texts in {DATA}")
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("multi", "tatoeba"))])
 def test_check_finds_nothing_wrong_with_the_real_text(name: str, tmp_path: Path):

@@ -52,10 +52,8 @@ def settings(  # noqa: PLR0913 - one parameter an option
 ) -> TrainConfig:
     """Read the settings of a training from the command line and a recipe."""
     # The options bear the names of the settings.
-    given = {
-        name: context.params[name] for name in TrainConfig.model_fields.keys() & context.params
-    }
-    values = {name: value for name, value in given.items() if value is not None}
+    shared = TrainConfig.model_fields.keys() & context.params
+    values = {name: value for name in shared if (value := context.params[name]) is not None}
     return config.load(TrainConfig, recipe, set_ or (), values=values, root=data_root)
 
 

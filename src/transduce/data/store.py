@@ -48,21 +48,18 @@ class Store:
             # open_memmap reads arrays and nothing else: no archive, no pickle.
             lengths = np.lib.format.open_memmap(plain(folder / "lengths.npy"), mode="r")
             ids = np.memmap(plain(folder / "ids.bin"), dtype=dtype, mode="r")
-            fits = (
+            if not (
                 meta["format"] == _FORMAT
                 and lengths.dtype == np.int32
                 and lengths.shape == (meta["pairs"], 2)
                 and int(lengths.min()) >= 0
                 and int(lengths.sum(dtype=np.int64)) == len(ids)
-            )
+            ):
+                raise ValueError("its files do not fit each other")
         except (OSError, ValueError, KeyError, TypeError, TokenError) as error:
             raise DataError(
                 f"{folder}: not a readable store ({error}); prepare the data again"
             ) from None
-        if not fits:
-            raise DataError(
-                f"{folder}: the files of this store do not fit each other; prepare the data again"
-            )
         return cls(ids, lengths, sizes)
 
     def __len__(self) -> int:

@@ -302,11 +302,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         source_table = nn.Embedding(config.source_vocab_size, config.d_model)
-        target_table = (
-            source_table
-            if config.tie == "all"
-            else nn.Embedding(config.target_vocab_size, config.d_model)
-        )
+        target_table = source_table
+        if config.tie != "all":
+            target_table = nn.Embedding(config.target_vocab_size, config.d_model)
         self.source_embedding = Embedding(config, source_table)
         self.target_embedding = Embedding(config, target_table)
         encoder = [EncoderLayer(config) for _ in range(config.encoder_layers)]
@@ -363,12 +361,10 @@ class Transformer(nn.Module):
             AttentionError: a source of nothing but padding, a target that starts with padding, or a
                 sentence over max_length.
         """
-        for name, first_key in (
-            ("source", source != PAD),
-            ("decoder input", decoder_input[:, :1] != PAD),
-        ):
-            if not first_key.any(-1).all():
-                row = int((~first_key.any(-1)).nonzero()[0])
+        first_keys = {"source": source != PAD, "decoder input": decoder_input[:, :1] != PAD}
+        for name, found in first_keys.items():
+            if not found.any(-1).all():
+                row = int((~found.any(-1)).nonzero()[0])
                 raise AttentionError(
                     f"batch {row}, query 0: no key is allowed, its {name} is all padding"
                 )

@@ -23,9 +23,7 @@ from transduce.ids import BOS, EOS, PAD, UNK
 log = logging.getLogger(__name__)
 
 _LARGEST_MODEL_FILE = 1 << 26
-_LARGEST_VOCABULARY = (
-    1_000_000  # SentencePiece breaks down, without an error, on numbers much larger
-)
+_LARGEST_VOCABULARY = 1_000_000  # of numbers much larger, SentencePiece dies without an error
 
 # Whatever some reader takes for the end of a line, and U+2581, SentencePiece's sign for the space.
 _SPACES = re.compile("[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\u2581]")

@@ -106,20 +106,14 @@ class Monitor:
             valid_bleu=round(result.bleu.value, 4),
             signature=result.bleu.signature,
         )
-        samples = [
-            line
+        self._board.samples = "\n".join(
+            f"  source      {printable(example.source)}\n"
+            f"  translation {printable(text)}\n"
+            f"  reference   {printable(example.references[0])}\n"
             for example, text in zip(examples[:_SAMPLES], result.translations, strict=False)
-            for line in (
-                f"  source      {printable(example.source)}",
-                f"  translation {printable(text)}",
-                f"  reference   {printable(example.references[0])}",
-                "",
-            )
-        ]
-        self._board.samples = "\n".join(samples)
+        )
         if not self._console.is_terminal:
-            for line in samples:
-                self.say(line)
+            self.say(self._board.samples)
 
     @contextmanager
     def validating(self) -> Generator[None]:

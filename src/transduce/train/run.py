@@ -111,9 +111,8 @@ def check(record: Record, config: TrainConfig, folder: Path) -> None:
         RunError: it is the run of other settings, or its text files have changed since.
     """
     plain = TrainConfig(tsv=Path()).identity()  # a setting that came later was as it is by default
-    changed = differences(
-        {**dict(leaves(plain)), **dict(leaves(record.settings))}, dict(leaves(config.identity()))
-    )
+    had = dict(leaves(plain)) | dict(leaves(record.settings))
+    changed = differences(had, config.identity())
     before, now = record.files, fingerprints(config)
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name, {}), now.get(name, {})

@@ -171,12 +171,10 @@ def measure_steps(
         began = time.perf_counter()
         step(bf16)
     minutes = (time.perf_counter() - began) * chosen.accumulate * chosen.max_steps / 60
-    parameters = count_parameters(model)
-    precision = "bf16" if bf16 else "fp32"
-    threads = torch.get_num_threads()
+    name, threads = "bf16" if bf16 else "fp32", torch.get_num_threads()
     validations = chosen.max_steps // chosen.validate_every
     return bf16, [
-        f"{parameters:,} parameters, {precision} on {device} (threads: {threads})",
+        f"{count_parameters(model):,} parameters, {name} on {device} (threads: {threads})",
         f"about {max(1, round(minutes))} min and {many(validations, 'validation')}, "
         f"{peak_memory(device) / 1e9:.1f} GB of memory",
     ]

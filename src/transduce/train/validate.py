@@ -61,11 +61,9 @@ def validate(
 
 def _loss(bundle: Bundle, examples: Sequence[Example], batch_tokens: int) -> float:
     limit = bundle.model.config.max_length - 1  # one position is the mark's
+    source, target = bundle.source_tokenizer, bundle.target_tokenizer
     pairs = [
-        (
-            bundle.source_tokenizer.encode(example.source)[:limit],
-            bundle.target_tokenizer.encode(example.references[0])[:limit],
-        )
+        (source.encode(example.source)[:limit], target.encode(example.references[0])[:limit])
         for example in examples
     ]
     log_probs = [value for each in force(bundle.model, pairs, batch_tokens) for value in each]
