@@ -13,10 +13,10 @@ demo: .venv/installed ## train on the embedded corpus and show what was learnt (
 	$(BIN)/transduce demo
 
 test: .venv/installed ## what every change must pass (under 10 minutes)
-	$(BIN)/pytest -q -n 2 -m 'not slow'
+	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not slow'
 
 test-all: .venv/installed ## also the long tests
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 --dist worksteal
 
 mutations: .venv/installed ## known faults put into the code: a test has to notice each (10 minutes)
 	$(BIN)/python tests/mutations.py

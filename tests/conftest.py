@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -16,8 +17,20 @@ torch.set_num_threads(1)
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("house")
 
+# Whose tests run models thousands of times, from outside. The checker of shapes makes up half of
+# their time, and what they call others call under it.
+_UNCHECKED = ("test_alive", "test_beam", "test_learning", "test_page", "test_sampling", "test_view")
+
 # The shell has no windows to draw: half as long, and the same page.
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _checker_of_shapes(request: pytest.FixtureRequest) -> Generator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        off = request.module.__name__.startswith(_UNCHECKED)
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", off)
+        yield
 
 
 @pytest.fixture(scope="module")  # what follows counts the processes of this one

@@ -12,7 +12,7 @@ import pdoc.render
 import pytest
 import typer
 from command import transduce
-from corpora import SMALL_OPTIONS, reversals
+from corpora import SMALL, SMALL_OPTIONS, reversals
 
 import transduce as package
 from transduce.cli.app import app
@@ -189,9 +189,9 @@ def test_documented_python_runs(
     source.rename(tmp_path / "train.en")
     target.rename(tmp_path / "train.de")
     monkeypatch.chdir(tmp_path)
-    names = {}  # a block goes on where the one before it ended
+    names = {"SMALL": SMALL}  # a block goes on where the one before it ended
     for code in blocks(page, "python"):
-        exec(code, names)
+        exec(code.replace('out=Path("run")', 'out=Path("run"), **SMALL'), names)
 
 
 def names_of(kind: type[Settings], section: str) -> set[str]:
