@@ -26,7 +26,6 @@ TRIALS = {
     "dropout 0.1 less": ["model.dropout={less:.1f}"],
     "dropout 0.1 more": ["model.dropout={more:.1f}"],
     "the other norm and average": ["model.norm={norm}", "train.ema_decay={average}"],
-    "BPE-dropout 0.1": ["train.bpe_dropout=0.1"],
     "small": ["model.preset=small", "model.dropout=0.3", "model.norm=pre", "train.ema_decay=0.999"],
     "base": ["model.preset=base"],
 }

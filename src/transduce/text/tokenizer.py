@@ -113,19 +113,6 @@ class Tokenizer:
         """Encode many texts on several threads; the result does not depend on their number."""
         return self._processor.encode([normalize(text) for text in texts], num_threads=threads)
 
-    def encode_with_dropout(
-        self, rows: Sequence[Sequence[int]], dropout: float, seed: int
-    ) -> list[list[int]]:
-        """Cut the texts of some ids anew, each merge left out with probability `dropout`.
-
-        The same seed gives the same cuts. Source: BPE-dropout, Provilkov et al. 2020.
-        """
-        texts = [self.decode(row) for row in rows]
-        # SentencePiece seeds the generator of each new thread with this, and makes one here.
-        sentencepiece.set_random_generator_seed(seed)
-        sampling = {"enable_sampling": True, "nbest_size": -1, "alpha": dropout, "num_threads": 1}
-        return self._processor.encode(texts, **sampling)
-
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some ids in its normal form; reserved ids are skipped.
 

@@ -60,9 +60,6 @@ class TrainSettings(Settings):
     validate_every: Count | None = None
     save_every: Count | None = None
     log_every: Count = 50
-    bpe_dropout: Share = 0.0
-    """Share of merges that is left out, at random, each time that a pair is learnt from (Provilkov
-    et al. 2020, who take 0.1): words are cut in many ways, and batches grow by what that adds."""
     ema_decay: Share | None = None
     """Validate and save a moving average of the weights, which keeps this share of itself a step
     (Polyak & Juditsky 1992); at step t at most (1 + t) / (10 + t), as in Marian, so that the first
@@ -138,15 +135,6 @@ class TrainConfig(Settings):
             raise SettingsError(
                 f"{', '.join(given)}: the shape and the subwords are those of the model that "
                 "start_from names; leave this out (model.dropout may be given)"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _merges_to_leave_out(self) -> "TrainConfig":
-        if self.train.bpe_dropout and self.tokenizer.kind != "bpe":
-            raise SettingsError(
-                f"train.bpe_dropout leaves out merges of BPE, and tokenizer.kind is "
-                f"{self.tokenizer.kind}; use kind bpe, or bpe_dropout 0"
             )
         return self
 

@@ -187,7 +187,7 @@ def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Ste
     result = train_step(
         model,
         training.optimizer,
-        [collate(_pairs(training, batch, seed + i)) for i, batch in enumerate(rows)],
+        [collate([training.data.train[row] for row in batch]) for batch in rows],
         training.chosen,
         working=training.working,
         learning_rate=rate,
@@ -201,25 +201,6 @@ def _update(training: Training, rows: list[np.ndarray], monitor: Monitor) -> Ste
         log.warning("step %d: loss or gradient is not finite, not applied", state.step)
     monitor.step(state.step, result.applied, result.loss, result.tokens, learning_rate=rate)
     return result
-
-
-def _pairs(training: Training, rows: np.ndarray, seed: int) -> list[tuple[list[int], list[int]]]:
-    """The pairs of these rows, cut anew where BPE-dropout is asked for."""
-    data, dropout = training.data, training.chosen.bpe_dropout
-    pairs = [data.train[row] for row in rows]
-    if not dropout:
-        return pairs
-    longest = training.model.config.max_length - 1
-    seed %= 2**32  # as many as SentencePiece knows
-    sources, targets = zip(*pairs, strict=True)
-    new = zip(
-        data.source_tokenizer.encode_with_dropout(sources, dropout, seed),
-        data.target_tokenizer.encode_with_dropout(targets, dropout, seed),
-        pairs,
-        strict=True,
-    )
-    # Where the cuts are too many for the model, the usual ones do.
-    return [(s, t) if max(len(s), len(t)) <= longest else usual for s, t, usual in new]
 
 
 def _patience_is_over(training: Training) -> bool:
