@@ -1,6 +1,7 @@
 """What every test shares: one thread, the same hypothesis examples everywhere, one browser."""
 
 import os
+import re
 import shutil
 from collections.abc import Generator
 from pathlib import Path
@@ -11,15 +12,16 @@ import pytest
 import torch
 from hypothesis import settings
 
-# Tests run beside each other; they should not fight for cores.
+# Tests run beside each other; neither they nor the programs they start should fight for cores.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("house")
 
-# Whose tests run models thousands of times, from outside. The checker of shapes makes up half of
-# their time, and what they call others call under it.
-_UNCHECKED = ("test_alive", "test_beam", "test_learning", "test_page", "test_sampling", "test_view")
+# Whose tests run models thousands of times. The checker of shapes makes up half of their time, and
+# what they call others call under it.
+_UNCHECKED = re.compile(r"test_(alive|beam|crash|guide|learning|page\w*|sampling|train|view)")
 
 # The shell has no windows to draw: half as long, and the same page.
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -28,7 +30,7 @@ _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-
 @pytest.fixture(scope="module", autouse=True)
 def _checker_of_shapes(request: pytest.FixtureRequest) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        off = request.module.__name__.startswith(_UNCHECKED)
+        off = _UNCHECKED.fullmatch(request.module.__name__) is not None
         patch.setattr(jaxtyping.config, "jaxtyping_disable", off)
         yield
 

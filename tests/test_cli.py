@@ -44,7 +44,7 @@ def started(
         input=text,
         capture_output=True,
         timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        env={**os.environ, **(env or {})},
     )
 
 

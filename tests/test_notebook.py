@@ -18,7 +18,7 @@ def run(folder: Path) -> list:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     folder.mkdir()
     client = NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(folder)}})
-    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"})
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 

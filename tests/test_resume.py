@@ -106,7 +106,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Generator[Program]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as process:
         yield Program(process, tmp_path_factory.mktemp("program"))
 
