@@ -107,6 +107,9 @@ def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
             tokenizer.save(folder / name)
     encoded = ([t.encode(text) for t, text in zip(tokenizers, p, strict=True)] for p in pairs)
     kept = list(filter_lengths(encoded, config.data, report=report))
+    pieces = [t.pieces(ids) for pair in kept for t, ids in zip(tokenizers, pair, strict=True)]
+    report.subwords = sum(map(len, pieces))
+    report.single_bytes = sum(piece.startswith("<0x") for side in pieces for piece in side)
     ids = array("H", [i for pair in kept for side in pair for i in side])
     (folder / "train").mkdir()
     (folder / "train" / "ids.bin").write_bytes(ids.tobytes())

@@ -76,6 +76,23 @@ def test_the_dropout_may_be_another(folder: Path):
     assert bundle.load(checkpoint.path(config.out, 0)).model.config.dropout == 0.25
 
 
+def test_how_much_of_a_text_is_in_letters_that_the_start_does_not_have_is_told(
+    folder: Path, tmp_path: Path
+):
+    config = settings(folder, "dry", start_from=str(folder / "start"))
+    assert not any("single bytes" in line for line in check(config, Console(quiet=True)).lines)
+    lines = {"source": "\u0434\u0430 a", "target": "a b c"}  # two letters of two bytes
+    for name, line in lines.items():
+        (tmp_path / name).write_text(f"{line}\n{line}\n", encoding="utf-8")
+    own = {"valid_source": config.source, "valid_target": config.target}
+    config = config.model_copy(update=own | {name: tmp_path / name for name in lines})
+    found = check(config, Console(quiet=True))
+    encode = bundle.load(folder / "start").source_tokenizer.encode
+    share = 4 / sum(len(encode(line)) for line in lines.values())
+    (told,) = [line for line in found.lines if "single bytes" in line]
+    assert told == f"{share:.0%} of the subwords are single bytes: characters that none has"
+
+
 def test_two_vocabularies_stay_two(folder: Path):
     config = settings(folder, "two", start_from=str(folder / "sides"))
     stop_after(5, config)

@@ -98,22 +98,26 @@ def learner(path: str, settings: dict, vocab_size: int) -> Callable[..., bytes]:
 def encoder(path: str, models: Sequence[bytes], settings: dict) -> Callable[..., tuple]:
     """Return a function from a block of rows to their ids and lengths, as bytes for the store.
 
-    Pairs that are too long or too uneven are left out; then come the numbers of both. `models` are
-    the tokenizers of source and target, `settings` a DataConfig.
+    Pairs that are too long or too uneven are left out. Then come the numbers of both, and how many
+    ids are single bytes. `models` are the tokenizers of source and target, `settings` a DataConfig.
     """
     tokenizers = [Tokenizer(model) for model in models]
+    is_byte = [tokenizer.single_bytes() for tokenizer in tokenizers]
     dtype = store.id_type(max(tokenizer.size for tokenizer in tokenizers))
     config = validate(DataConfig, settings)
 
-    def encode(rows: Rows) -> tuple[bytes, bytes, int, int]:
+    def encode(rows: Rows) -> tuple[bytes, bytes, int, int, int]:
         with open(path, "rb") as file:
             texts = read_rows(file, rows)
         sides = [t.encode_all(side, 1) for t, side in zip(tokenizers, texts, strict=True)]
         lengths = np.array([list(map(len, side)) for side in sides], np.int32).T
         too_long, bad_ratio = unfit(lengths, config)
         fit = ~(too_long | bad_ratio)
-        lists = chain.from_iterable(compress(zip(*sides, strict=True), fit))
+        kept = [list(compress(side, fit)) for side in sides]
+        lists = chain.from_iterable(zip(*kept, strict=True))
         ids = np.fromiter(chain.from_iterable(lists), dtype, lengths[fit].sum())
-        return ids.tobytes(), lengths[fit].tobytes(), int(too_long.sum()), int(bad_ratio.sum())
+        flags = (map(f.__getitem__, chain(*side)) for f, side in zip(is_byte, kept, strict=True))
+        counts = (int(too_long.sum()), int(bad_ratio.sum()), sum(map(sum, flags)))
+        return ids.tobytes(), lengths[fit].tobytes(), *counts
 
     return encode

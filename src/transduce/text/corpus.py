@@ -205,6 +205,10 @@ class Report:
     """Of a validation pair, at most."""
     validation_empty: int = 0
     held_out: bool = False
+    subwords: int = 0
+    """Of the pairs to learn from, both sides."""
+    single_bytes: int = 0
+    """Those of them that are one byte of a character which the vocabulary lacks."""
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
     noticed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
 
@@ -218,6 +222,8 @@ class Report:
         lines = [f"{many(self.read, 'pair')} read, {self.kept:,} kept"]
         for what, numbers in (("dropped", self.dropped), ("noticed", self.noticed)):
             lines += [f"{n:,} {what}: {_REASONS[reason]}" for reason, n in numbers.items() if n]
+        if self.subwords and (share := self.single_bytes / self.subwords) >= 0.01:
+            lines.append(f"{share:.0%} of the subwords are single bytes: characters that none has")
         if self.validation:
             origin = "held out of them by a hash of the pair" if self.held_out else "read"
             lines.append(f"{many(self.validation, 'validation pair')} {origin}")

@@ -120,6 +120,10 @@ class Tokenizer:
         """
         return normalize(self._processor.decode([i for i in ids if i > UNK]))
 
+    def single_bytes(self) -> list[bool]:
+        """Of each id, whether it stands for one byte of a character that has no piece."""
+        return [self._processor.is_byte(i) for i in range(self.size)]
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return what a person is shown for each id: U+2581 begins a word, `<0x41>` is a byte."""
         return [self._processor.id_to_piece(i) for i in ids]

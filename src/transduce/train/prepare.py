@@ -308,9 +308,11 @@ class Text:
         size = self.spool.stat().st_size
         requests = stage.watch((rows[0] / size, (rows,)) for rows in self.rows(self.kept))
         for encoded in spread(encoder, setup, requests, processes=self._processes):
-            ids, lengths, too_long, bad_ratio = encoded
+            ids, lengths, too_long, bad_ratio, single_bytes = encoded
             report.dropped["too_long"] += too_long
             report.dropped["bad_ratio"] += bad_ratio
+            report.subwords += int(np.frombuffer(lengths, np.int32).sum())
+            report.single_bytes += single_bytes
             stage.advance(len(lengths) // 8 + too_long + bad_ratio)
             yield ids, lengths
 
