@@ -12,7 +12,7 @@ PEERS = transformers==5.24.0 matplotlib==3.11.2
 demo: .venv/installed ## train on the embedded corpus and show what was learnt (about 3 minutes)
 	$(BIN)/transduce demo
 
-test: .venv/installed ## what every change must pass (12 minutes and more)
+test: .venv/installed ## what every change must pass (about 16 minutes)
 	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not slow'
 
 test-all: .venv/installed ## also the long tests
