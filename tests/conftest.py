@@ -19,8 +19,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("house")
 
-# Whose tests run models thousands of times. The checker of shapes makes up half of their time, and
-# what they call others call under it.
+# Whose tests run models thousands of times. The checker of shapes makes up half of their time; what
+# has shapes in it others call under it.
 _UNCHECKED = re.compile(r"test_(alive|beam|crash|guide|learning|page\w*|sampling|train|view)")
 
 # The shell has no windows to draw: half as long, and the same page.
@@ -30,8 +30,8 @@ _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-
 @pytest.fixture(scope="module", autouse=True)
 def _checker_of_shapes(request: pytest.FixtureRequest) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        off = _UNCHECKED.fullmatch(request.module.__name__) is not None
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", off)
+        if _UNCHECKED.fullmatch(request.module.__name__):
+            patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         yield
 
 

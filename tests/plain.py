@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from array import array
 from dataclasses import asdict
 from itertools import zip_longest
@@ -11,6 +12,8 @@ from transduce.errors import DataError
 from transduce.text.corpus import Pair, Report, digest, read_lines, two_columns
 from transduce.text.tokenizer import normalize, train_tokenizer
 from transduce.train.config import TrainConfig
+
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def filter_text(pairs, config, *, report, validation):
@@ -109,7 +112,7 @@ def prepare(config: TrainConfig, folder: Path, *, vocab_size: int) -> dict:
     kept = list(filter_lengths(encoded, config.data, report=report))
     pieces = [t.pieces(ids) for pair in kept for t, ids in zip(tokenizers, pair, strict=True)]
     report.subwords = sum(map(len, pieces))
-    report.single_bytes = sum(piece.startswith("<0x") for side in pieces for piece in side)
+    report.single_bytes = sum(bool(BYTE.fullmatch(piece)) for side in pieces for piece in side)
     ids = array("H", [i for pair in kept for side in pair for i in side])
     (folder / "train").mkdir()
     (folder / "train" / "ids.bin").write_bytes(ids.tobytes())

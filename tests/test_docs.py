@@ -191,7 +191,9 @@ def test_documented_python_runs(
     monkeypatch.chdir(tmp_path)
     names = {"SMALL": SMALL}  # a block goes on where the one before it ended
     for code in blocks(page, "python"):
-        exec(code.replace('out=Path("run")', 'out=Path("run"), **SMALL'), names)
+        small = code.replace('out=Path("run")', 'out=Path("run"), **SMALL')
+        assert (small != code) == ("train(" in code)
+        exec(small, names)
 
 
 def names_of(kind: type[Settings], section: str) -> set[str]:

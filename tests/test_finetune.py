@@ -90,7 +90,10 @@ def test_how_much_of_a_text_is_in_letters_that_the_start_does_not_have_is_told(
     encode = bundle.load(folder / "start").source_tokenizer.encode
     share = 4 / sum(len(encode(line)) for line in lines.values())
     (told,) = [line for line in found.lines if "single bytes" in line]
-    assert told == f"{share:.0%} of the subwords are single bytes: characters that none has"
+    assert (
+        told
+        == f"{share:.0%} of the subwords are single bytes, of characters that the vocabulary lacks"
+    )
 
 
 def test_two_vocabularies_stay_two(folder: Path):

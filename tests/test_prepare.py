@@ -215,6 +215,8 @@ def mixture(pairs=900, seed=0):
     text = [(line(9), line(9)) for _ in range(pairs)]
     text += [(same, same) for same, _ in text[:20]] + text[30:60]
     text += [("kurz", line(60)) for _ in range(20)]
+    text[100:105] = [(f"ich {chr(0x3400 + i)}", f"gehe {i}") for i in range(5)]  # spelled in bytes
+    text += [(f"{chr(0x3500)} gehe", line(90))]
     draw.shuffle(text)
     return text
 
@@ -260,6 +262,7 @@ def test_bytes_do_not_depend_on_processes(tmp_path, processes, kind, shared):
     data = prepare(config, tmp_path / "data", {}, QUIET, processes=processes, lines=37)
     assert output(tmp_path / "data") == output(tmp_path / "plain")
     assert all(expected["dropped"][r] for r in ("empty", "duplicates", "too_long", "bad_ratio"))
+    assert expected["single_bytes"]
     assert expected.items() <= data.report.items()
 
 
@@ -323,7 +326,7 @@ def test_what_is_learnt_from_is_said(tmp_path, monkeypatch):
     files = {name: str(path) for name, path in write(tmp_path, mixture()).items()}
     config = validate(TrainConfig, files | {"tokenizer": {"vocab_size": 320}})
     prepare(config, tmp_path / "data", {}, Console(file=screen, width=200), lines=100)
-    assert "subwords are learnt from 500 of the 764 pairs" in screen.getvalue()
+    assert "subwords are learnt from 500 of the 766 pairs" in screen.getvalue()
 
 
 @pytest.mark.parametrize("copies", [1, 200])

@@ -86,7 +86,7 @@ def test_a_run_is_a_folder_with_what_the_documentation_says(finished: Path):
     assert "300 pairs read" in card
 
 
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("threads", [1, 2])
 def test_killed_without_warning_and_started_again_gives_the_same_bytes(
     finished: Path, threads: int
 ):

@@ -116,8 +116,10 @@ def encoder(path: str, models: Sequence[bytes], settings: dict) -> Callable[...,
         kept = [list(compress(side, fit)) for side in sides]
         lists = chain.from_iterable(zip(*kept, strict=True))
         ids = np.fromiter(chain.from_iterable(lists), dtype, lengths[fit].sum())
-        flags = (map(f.__getitem__, chain(*side)) for f, side in zip(is_byte, kept, strict=True))
-        counts = (int(too_long.sum()), int(bad_ratio.sum()), sum(map(sum, flags)))
+        single = sum(
+            known[i] for known, side in zip(is_byte, kept, strict=True) for row in side for i in row
+        )
+        counts = (int(too_long.sum()), int(bad_ratio.sum()), single)
         return ids.tobytes(), lengths[fit].tobytes(), *counts
 
     return encode

@@ -223,7 +223,8 @@ class Report:
         for what, numbers in (("dropped", self.dropped), ("noticed", self.noticed)):
             lines += [f"{n:,} {what}: {_REASONS[reason]}" for reason, n in numbers.items() if n]
         if self.subwords and (share := self.single_bytes / self.subwords) >= 0.01:
-            lines.append(f"{share:.0%} of the subwords are single bytes: characters that none has")
+            what = "single bytes, of characters that the vocabulary lacks"
+            lines.append(f"{share:.0%} of the subwords are {what}")
         if self.validation:
             origin = "held out of them by a hash of the pair" if self.held_out else "read"
             lines.append(f"{many(self.validation, 'validation pair')} {origin}")

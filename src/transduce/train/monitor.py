@@ -59,7 +59,7 @@ class Monitor:
             self._events.close()
 
     def say(self, line: str) -> None:
-        """Print a line that stays."""
+        """Print lines that stay."""
         say(self._console, line)
 
     def step(

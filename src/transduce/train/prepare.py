@@ -209,6 +209,7 @@ def _make(
         for example in examples:
             file.write(json.dumps(example._asdict(), ensure_ascii=False) + "\n")
     tokens = lengths.sum(axis=0, dtype=np.int64).tolist()
+    report.subwords = sum(tokens)
     summary = asdict(report) | {
         "kept": report.kept,
         "training": len(lengths),
@@ -311,7 +312,6 @@ class Text:
             ids, lengths, too_long, bad_ratio, single_bytes = encoded
             report.dropped["too_long"] += too_long
             report.dropped["bad_ratio"] += bad_ratio
-            report.subwords += int(np.frombuffer(lengths, np.int32).sum())
             report.single_bytes += single_bytes
             stage.advance(len(lengths) // 8 + too_long + bad_ratio)
             yield ids, lengths
