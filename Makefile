@@ -9,7 +9,7 @@ NEW_ENOUGH = const [a, b] = process.versions.node.split(".").map(Number); \
 PAGE = src/transduce/trace/page.html
 PEERS = transformers==5.24.0 matplotlib==3.11.2
 
-demo: .venv/installed ## train on the embedded corpus and show what was learnt (about 3 minutes)
+demo: .venv/installed ## train on the embedded corpus and show what was learnt (3 to 5 minutes)
 	$(BIN)/transduce demo
 
 test: .venv/installed ## what every change must pass (about 16 minutes)
